@@ -1,0 +1,16 @@
+# Writes OUT, a C file that holds each of FILES as text with its module name (path below ROOT, dots for slashes).
+set(table "")
+set(arrays "")
+set(number 0)
+foreach(file IN LISTS FILES)
+   file(RELATIVE_PATH path ${ROOT} ${file})
+   string(REGEX REPLACE "\\.lua$" "" module ${path})
+   string(REPLACE "/" "." module ${module})
+   file(READ ${file} hex HEX)
+   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+   string(APPEND arrays "static const unsigned char text_${number}[] = {${bytes}0};\n")
+   string(APPEND table "    { \"${module}\", \"${path}\", (const char *)text_${number}, sizeof text_${number} - 1 },\n")
+   math(EXPR number "${number} + 1")
+endforeach()
+file(WRITE ${OUT} "/* Made by scripts/embed.cmake from lua/. */\n#include \"script/modules.h\"\n\n${arrays}\n"
+   "const slc_lua_module slc_lua_modules[] = {\n${table}    { 0, 0, 0, 0 }\n};\n")

@@ -1,0 +1,1 @@
+/* Empty: LuaJIT's ffi knows these types. */

@@ -1,0 +1,11 @@
+/* digest.h: SHA-256 (OpenSSL), as 64 lower-case hex characters. */
+#ifndef SLC_BASE_DIGEST_H
+#define SLC_BASE_DIGEST_H
+
+#include "sluice.h"
+
+#define SLC_DIGEST_TEXT 65 /* with the terminator */
+
+sluice_status slc_digest(const void *data, size_t length, char text[SLC_DIGEST_TEXT], sluice_error *error);
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * agree.h: rounds. In a round every rank sends one envelope to rank 0; rank 0 judges them all and every rank ends the
+ * round with the same verdict. Rounds are numbered; all ranks must call the same rounds in the same order.
+ */
+#ifndef SLC_CONTROL_AGREE_H
+#define SLC_CONTROL_AGREE_H
+
+#include "control/rendezvous.h"
+
+/* One rank's word. With a status other than OK, `text` is its error and the body is ignored. */
+typedef struct slc_word {
+    int32_t rank;
+    sluice_status status;
+    const char *stage; /* of the error */
+    const char *text;
+    const void *body;
+    size_t length;
+} slc_word;
+
+/*
+ * The judge runs on rank 0 only, with all words in rank order, none of them an error. It returns OK and may write an answer
+ * that every rank gets, or fills *error: the verdict of every rank. Pure: no I/O, no waiting.
+ */
+typedef sluice_status (*slc_judge)(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error);
+
+/*
+ * One round named `stage` ("source", "destination", "data plane", "runtime", "batch", ...). `mine` NULL or OK: `body` is
+ * this rank's word; otherwise this rank's error is. On OK *answer (may be NULL) holds the judge's answer, to be cleared by
+ * the caller. If any rank said an error, the verdict on every rank has the status of the first such rank, its rank, and a
+ * text that lists every failing rank with its cause. Body bound: 1 GiB a rank.
+ * A rank that is lost, silent beyond the deadline or aborts breaks the group: PEER or TIMEOUT or CANCELLED, naming the
+ * ranks, on all.
+ */
+sluice_status slc_group_round(slc_group *group, const char *stage, const sluice_error *mine, const void *body, size_t length,
+                              slc_judge judge, void *context, slc_buffer *answer, slc_deadline deadline, sluice_error *error);
+
+/*
+ * A judge for the commonest case: every body must equal that of the lowest rank with a non-empty one; empty bodies agree
+ * with anything. context is NULL or a const char * that names what is compared ("destination digest").
+ */
+sluice_status slc_judge_equal(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error);
+
+/*
+ * Each rank gives a card and lists the ranks whose cards it wants; each gets just those. cards[i] and lengths[i] answer
+ * wanted[i] and point into *store, which the caller clears. Counts as one round.
+ */
+sluice_status slc_group_exchange(slc_group *group, const char *stage, const sluice_error *mine, const void *card, size_t length,
+                                 const int32_t *wanted, size_t nwanted, slc_buffer *store, const unsigned char **cards, size_t *lengths,
+                                 slc_deadline deadline, sluice_error *error);
+
+/* Tells all ranks that this one gives up; they find it in their current or next round. Does not wait for answers. */
+void slc_group_abort(slc_group *group, const sluice_error *why);
+
+/*
+ * Without waiting: whether the group still stands, for use inside long waits of a transport. Any rank: an ABORT that came,
+ * a connection that ended. Rank 0 also passes aborts on. OK, or the cause.
+ */
+sluice_status slc_group_check(slc_group *group, sluice_error *error);
+
+#endif

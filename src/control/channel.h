@@ -1,0 +1,40 @@
+/*
+ * channel.h: one connection that carries frames: a non-blocking stream socket, what was read of the next frame, and what
+ * is still to be written. TLS will sit here, under the same calls. No call waits beyond its deadline.
+ */
+#ifndef SLC_CONTROL_CHANNEL_H
+#define SLC_CONTROL_CHANNEL_H
+
+#include "base/clock.h"
+#include "control/frame.h"
+
+typedef struct slc_channel slc_channel;
+
+typedef struct slc_frame {
+    slc_frame_header header;
+    unsigned char *payload; /* header.length bytes; released with slc_frame_clear */
+} slc_frame;
+
+void slc_frame_clear(slc_frame *frame);
+
+/* Takes over `fd` (made non-blocking, close-on-exec, TCP_NODELAY where it applies), also on failure. `longest` bounds any payload below the type's own bound; 0 for none. */
+sluice_status slc_channel_open(int fd, uint32_t longest, slc_channel **channel, sluice_error *error);
+void slc_channel_close(slc_channel *channel); /* NULL is allowed */
+int slc_channel_fd(const slc_channel *channel);
+void slc_channel_bound(slc_channel *channel, uint32_t longest); /* changes `longest` once the peer is known */
+const char *slc_channel_peer(const slc_channel *channel); /* "address:port", for messages */
+
+/* Queues one frame. NO_MEMORY. */
+sluice_status slc_channel_put(slc_channel *channel, slc_frame_type type, uint32_t tag, const void *payload, size_t length, sluice_error *error);
+/* Writes what can be written without waiting; *left is what stays queued. PEER when the other end is gone. */
+sluice_status slc_channel_flush(slc_channel *channel, size_t *left, sluice_error *error);
+/* Reads what is there; *got says whether *frame was filled. PEER at end of file, INVALID on a bad header. */
+sluice_status slc_channel_take(slc_channel *channel, slc_frame *frame, bool *got, sluice_error *error);
+
+/* The same, waiting until done or the deadline (TIMEOUT), or until *cancelled (may be NULL) is true (CANCELLED). */
+sluice_status slc_channel_send(slc_channel *channel, slc_frame_type type, uint32_t tag, const void *payload, size_t length,
+                               slc_deadline deadline, const volatile bool *cancelled, sluice_error *error);
+sluice_status slc_channel_receive(slc_channel *channel, slc_frame *frame, slc_deadline deadline, const volatile bool *cancelled,
+                                  sluice_error *error);
+
+#endif

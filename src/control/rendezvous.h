@@ -1,0 +1,45 @@
+/*
+ * rendezvous.h: how all ranks of a world find each other: a star around rank 0, which listens. The group that comes out
+ * carries the agreement rounds (agree.h) and every later word between ranks.
+ */
+#ifndef SLC_CONTROL_RENDEZVOUS_H
+#define SLC_CONTROL_RENDEZVOUS_H
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "control/channel.h"
+
+typedef struct slc_rendezvous_options {
+    const char *address; /* host name, IPv4 or IPv6, brackets allowed; rank 0 binds it */
+    uint16_t port;
+    int listen_fd;       /* rank 0: use this listening socket instead (taken over, also on failure); -1 for none */
+    int32_t rank, world_size;
+    slc_deadline deadline;
+    const volatile bool *cancelled; /* may be NULL */
+    slc_log log;
+} slc_rendezvous_options;
+
+typedef struct slc_group {
+    int32_t rank, world_size;
+    slc_channel **channel; /* rank 0: by rank, own slot NULL; others: channel[0] leads to rank 0 */
+    uint32_t rounds;       /* rounds begun, the next one's tag */
+    bool broken;           /* a word was lost or refused: every later call fails with `cause` */
+    sluice_error cause;
+    const volatile bool *cancelled;
+    slc_log log;
+} slc_group;
+
+/*
+ * Joins. Rank 0 accepts until every rank of the world has joined, others connect (again and again until the deadline while
+ * nobody listens yet). Strangers, other versions, other world sizes, ranks outside the world and bad frames are dropped
+ * with a logged reason and the rest go on waiting. A second claim to a rank is refused at once on the claimant, naming the
+ * rank and both claimants (host, process, address); once as many ranks have come as the world has, refused ones counted,
+ * nobody is left to wait for and all are refused with the same list. TIMEOUT lists who came and who did not, on every rank
+ * that came. Immediate, named errors: a port that is taken, a name that does not resolve.
+ */
+sluice_status slc_rendezvous_join(const slc_rendezvous_options *options, slc_group **group, sluice_error *error);
+
+/* Says LEAVE where the group is whole, closes everything. NULL is allowed. */
+void slc_group_leave(slc_group *group);
+
+#endif

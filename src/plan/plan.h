@@ -1,0 +1,120 @@
+/*
+ * plan.h: the plan, that is the ordered list of parameters with their source layouts and their destinations. Every rank
+ * holds the same one; nothing in it depends on the rank that holds it. It owns all it points to.
+ */
+#ifndef SLC_PLAN_PLAN_H
+#define SLC_PLAN_PLAN_H
+
+#include "base/digest.h"
+#include "plan/layout.h"
+#include "plan/view.h"
+
+/* X(NAME, text) */
+#define SLC_MODE_LIST(X)                                                                                               \
+    X(UNRESOLVED, "unresolved") /* destinations not filled in yet */                                                   \
+    X(DIRECT, "direct")         /* in place, into one or more targets */                                               \
+    X(FULL, "full")             /* whole, to load_weights on every worker */                                           \
+    X(ALIAS, "alias")           /* not moved: `alias_of` brings the same values */                                     \
+    X(SKIP, "skip")             /* not moved, for a stated reason */
+
+typedef enum slc_mode {
+#define SLC_MODE_ENUM(name, text) SLC_MODE_##name,
+    SLC_MODE_LIST(SLC_MODE_ENUM)
+#undef SLC_MODE_ENUM
+} slc_mode;
+
+const char *slc_mode_text(slc_mode mode);
+
+typedef enum slc_pad { SLC_PAD_NONE, SLC_PAD_ZERO } slc_pad;
+
+/*
+ * One strip of a parameter and where it lands. The strip is `source` (one range a parameter dim, counts resolved);
+ * selected dims are gone from it. `layout` cuts the strip's shape over the worker mesh; on each worker that it gives a box,
+ * that box fills `view` of the live tensor `live`. Where the window is larger than the box, `pad` must say with what the
+ * rest (at the high end of each dim) is filled.
+ */
+typedef struct slc_target {
+    slc_range source[SLC_MAX_DIMS];
+    const char *live;
+    slc_view view;
+    const slc_layout *layout;
+    slc_pad pad;
+} slc_target;
+
+/* The strip's dims: ndim and extents; *dim_of[i], the parameter's dim behind strip dim i, may be NULL. */
+struct slc_param;
+int slc_target_strip(const struct slc_param *param, const slc_target *target, int64_t shape[SLC_MAX_DIMS], int dim_of[SLC_MAX_DIMS]);
+
+typedef struct slc_param {
+    const char *name;
+    const slc_dtype *dtype;
+    int ndim;
+    int64_t shape[SLC_MAX_DIMS];
+    int64_t bytes; /* of the whole tensor */
+    const slc_layout *source; /* over trainer ranks */
+    bool allow_full;
+
+    slc_mode mode;
+    size_t ntargets;
+    slc_target *target; /* DIRECT */
+    const char *alias_of; /* ALIAS */
+    const char *reason; /* why this mode; "" for none */
+    const char *where;  /* the rule's "file:line", or "default resolver" */
+} slc_param;
+
+typedef struct slc_plan slc_plan;
+
+/* trainers and workers at least 1. NULL when there is no memory. */
+slc_plan *slc_plan_create(int32_t trainers, int32_t workers);
+void slc_plan_destroy(slc_plan *plan); /* NULL is allowed */
+
+int32_t slc_plan_trainers(const slc_plan *plan);
+int32_t slc_plan_workers(const slc_plan *plan);
+
+/* A mesh over all trainers (first 0) or all workers (first = trainers), copied and checked; its name is unique a side. */
+sluice_status slc_plan_add_mesh(slc_plan *plan, const slc_mesh *mesh, const slc_mesh **added, sluice_error *error);
+const slc_mesh *slc_plan_mesh(const slc_plan *plan, bool workers, const char *name); /* NULL where there is none */
+const slc_mesh *slc_plan_mesh_at(const slc_plan *plan, bool workers, size_t index);  /* NULL past the last */
+
+/* The one stored copy of an equal layout. Not checked against any tensor here. NULL when there is no memory. */
+const slc_layout *slc_plan_layout(slc_plan *plan, const slc_layout *layout);
+
+/*
+ * Appends a parameter in transfer order: name, dtype, ndim, shape, source (checked; interned), allow_full are read.
+ * INVALID: name empty or taken, ndim over 8, an extent below 1, 2^62 bytes or more, a layout that does not fit.
+ */
+sluice_status slc_plan_add(slc_plan *plan, const slc_param *param, sluice_error *error);
+size_t slc_plan_count(const slc_plan *plan);
+const slc_param *slc_plan_at(const slc_plan *plan, size_t index);
+/* SIZE_MAX where there is none. */
+size_t slc_plan_find(const slc_plan *plan, const char *name);
+
+/*
+ * Sets the destination of parameter `index`: mode, targets, alias_of, reason and where are read and copied, layouts
+ * interned. What can be checked without live tensors is: the strips lie in the tensor and do not overlap, layouts fit
+ * strips, an alias names another parameter that moves itself, full only where allowed. Messages start with `where`.
+ */
+sluice_status slc_plan_set(slc_plan *plan, size_t index, const slc_param *destination, sluice_error *error);
+
+/* After the last slc_plan_set: every parameter is resolved, aliases lead to parameters that move. */
+sluice_status slc_plan_complete(const slc_plan *plan, sluice_error *error);
+
+/*
+ * The destinations as bytes, for agreement round 2; decode sets them in a plan with the same parameters and meshes, with
+ * every check of slc_plan_set, and trusts nothing. The same destinations give the same bytes on every rank.
+ */
+sluice_status slc_plan_encode_destinations(const slc_plan *plan, slc_buffer *buffer, sluice_error *error);
+sluice_status slc_plan_decode_destinations(slc_plan *plan, const void *data, size_t length, sluice_error *error);
+
+/* One parameter's destination as a line of text, for messages that set two side by side. */
+void slc_plan_describe(const slc_plan *plan, size_t index, char *text, size_t size);
+
+typedef struct slc_plan_totals {
+    size_t direct, full, alias, skip;
+    int64_t direct_bytes, full_bytes, alias_bytes, skip_bytes; /* of parameters, each once */
+    int64_t largest_full_bytes;
+} slc_plan_totals;
+
+slc_plan_totals slc_plan_count_totals(const slc_plan *plan);
+
+#endif

@@ -1,0 +1,30 @@
+/* resolve.h: from rules and live tensors to destinations in the plan (lua/sluice/resolve.lua and rule.lua). */
+#ifndef SLC_SCRIPT_RESOLVE_H
+#define SLC_SCRIPT_RESOLVE_H
+
+#include "plan/plan.h"
+#include "script/state.h"
+
+/* A list of texts, owned by the arena that the resolver was given. */
+typedef struct slc_texts {
+    const char **item;
+    size_t count;
+} slc_texts;
+
+typedef struct slc_resolution {
+    slc_texts unsourced;    /* live tensors that the rules say the trainer never has (patterns matched against the live set) */
+    bool whole_modules;     /* rule 4 of coverage.h applies */
+} slc_resolution;
+
+/* Checks that `json` is an object; the copy is kept in the script for the next resolve. */
+sluice_status slc_script_describe_host(slc_script *script, const char *json, size_t length, sluice_error *error);
+
+/*
+ * Fills in every destination of `plan` on a worker. `rules` is a path, a family's name or NULL (the default resolver).
+ * Every decision carries its reason and place. After it, a live tensor that nothing writes and that `unsourced` does not
+ * name is an error where the rules say so (a rule file: always; the default resolver: never).
+ */
+sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set *live, const char *rules, slc_arena *arena,
+                          slc_resolution *resolution, sluice_error *error);
+
+#endif

@@ -1,0 +1,295 @@
+/*
+ * sluice.h: the one public header of libsluice.
+ *
+ * Sluice moves model weights from the ranks that train a model to the ranks that serve it. Every rank, trainer or worker,
+ * creates one engine, tells it what memory it owns, and calls init with the same init info; all ranks agree on one plan
+ * before anything moves. From then on an update is start, one or more batches of names, finish.
+ *
+ *     worker                                     trainer
+ *     sluice_engine_create                       sluice_engine_create
+ *     sluice_describe_host                       sluice_register_source   (each local shard)
+ *     sluice_register_live   (each tensor)       sluice_init
+ *     sluice_init
+ *       every few seconds, the same on both sides:
+ *     sluice_start_update, sluice_update (names) ..., sluice_finish_update (version)
+ *     sluice_shutdown, sluice_engine_destroy
+ *
+ * Threads. One engine is used by one thread at a time; two engines are independent. sluice_cancel may be called from any
+ * thread at any moment. Callbacks run on the thread that made the call, save `progress`, which runs on the thread that
+ * moves bytes.
+ *
+ * Ownership. What is passed in is copied before the call returns, except the tensors themselves: live tensors and source
+ * shards stay the caller's memory and must stay valid, at the same address, from init to shutdown; a source may be
+ * registered anew between updates. What is handed out says who releases it.
+ *
+ * Failure. A call that can fail returns a sluice_status and, where an error is given, fills it with one message that names
+ * the place, what was found and what the rule is. Before READY, an error on any rank reaches every rank. After READY an
+ * invalid request changes nothing. A failure while bytes move leaves every engine FAILED: shutdown, then init again.
+ *
+ * The library prints nothing, exits never, installs no signal handler and changes no process-wide state.
+ */
+#ifndef SLUICE_H
+#define SLUICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+#if !defined(SLUICE_API)
+#define SLUICE_API __attribute__((visibility("default")))
+#endif
+
+#define SLUICE_VERSION_MAJOR 0
+#define SLUICE_VERSION_MINOR 1
+#define SLUICE_VERSION_PATCH 0
+
+/* ---- status and error ------------------------------------------------------------------------------------------- */
+
+/* X(NAME, number, text). The numbers are part of the ABI and never change. */
+#define SLUICE_STATUS_LIST(X)                                                                                          \
+    X(OK, 0, "ok")                                                                                                     \
+    X(INVALID, 1, "invalid input")                                                                                     \
+    X(STATE, 2, "call not allowed in this state")                                                                      \
+    X(NO_MEMORY, 3, "out of memory")                                                                                   \
+    X(SYSTEM, 4, "operating system error")                                                                             \
+    X(TIMEOUT, 5, "deadline passed")                                                                                   \
+    X(PEER, 6, "another rank failed or was lost")                                                                      \
+    X(DISAGREE, 7, "ranks disagree")                                                                                   \
+    X(SCRIPT, 8, "a rule or script failed")                                                                            \
+    X(UNSUPPORTED, 9, "not supported here")                                                                            \
+    X(CANCELLED, 10, "cancelled")                                                                                      \
+    X(CALLBACK, 11, "a callback of the host failed")                                                                   \
+    X(INTERNAL, 12, "internal error")
+
+typedef enum sluice_status {
+#define SLUICE_STATUS_ENUM(name, number, text) SLUICE_##name = (number),
+    SLUICE_STATUS_LIST(SLUICE_STATUS_ENUM)
+#undef SLUICE_STATUS_ENUM
+} sluice_status;
+
+/* The status' text as listed above; "unknown status" for any other number. Never NULL, static storage. */
+SLUICE_API const char *sluice_status_text(sluice_status status);
+
+#define SLUICE_ERROR_TEXT 4096
+
+/*
+ * One error. Initialise with SLUICE_ERROR_INIT; a call that succeeds leaves it untouched. `rank` is the rank that failed
+ * first, -1 where no single rank did. `stage` is the step (init, source, destination, data plane, runtime, update, ...).
+ * `text` is a whole sentence with the stage in front, always terminated.
+ */
+typedef struct sluice_error {
+    uint32_t size;
+    sluice_status status;
+    int32_t rank;
+    char stage[32];
+    char text[SLUICE_ERROR_TEXT];
+} sluice_error;
+
+#define SLUICE_ERROR_INIT { .size = sizeof(sluice_error), .status = SLUICE_OK, .rank = -1, .stage = "", .text = "" }
+
+/* ---- engine ----------------------------------------------------------------------------------------------------- */
+
+typedef struct sluice_engine sluice_engine;
+
+typedef enum sluice_log_level { SLUICE_LOG_ERROR = 0, SLUICE_LOG_WARN = 1, SLUICE_LOG_INFO = 2, SLUICE_LOG_DEBUG = 3 } sluice_log_level;
+
+/* A tensor as the library hands it out. `data` is row-major and contiguous. */
+typedef struct sluice_tensor {
+    uint32_t size;
+    const char *name;       /* the parameter's name; valid until shutdown */
+    const char *dtype;      /* torch name without prefix */
+    uint32_t ndim;          /* 0 to 8 */
+    const int64_t *shape;   /* ndim global extents, in elements */
+    const void *data;
+    size_t bytes;
+} sluice_tensor;
+
+typedef struct sluice_weights sluice_weights; /* the sequence that load_weights pulls; lives as long as that call */
+
+typedef struct sluice_progress {
+    uint64_t bytes_done, bytes_total; /* of the batch under way, on this rank */
+    size_t params_done, params_total;
+} sluice_progress;
+
+/*
+ * The host's side of an engine. Any slot may be NULL except that a plan with `full` parameters wants load_weights on every
+ * worker (refused at init otherwise). A callback that returns anything but SLUICE_OK fails the update; it may fill `error`.
+ * A callback must not call into the engine that called it, except sluice_weights_*.
+ */
+typedef struct sluice_callbacks {
+    uint32_t size;
+    void *user; /* passed to each */
+    void (*log)(void *user, sluice_log_level level, const char *text);
+    void (*progress)(void *user, const sluice_progress *progress); /* at most 20 a second, and once at the end of a batch */
+    sluice_status (*reload_begin)(void *user, sluice_error *error); /* before the first full parameter's update; only if the plan has one */
+    sluice_status (*load_weights)(void *user, sluice_weights *weights, sluice_error *error); /* once a batch that has a full parameter */
+    sluice_status (*reload_end)(void *user, sluice_error *error); /* in finish, if reload_begin ran */
+} sluice_callbacks;
+
+#define SLUICE_CALLBACKS_INIT { .size = sizeof(sluice_callbacks) }
+
+/*
+ * Options of an engine; initialise with SLUICE_OPTIONS_INIT. Strings are copied.
+ *   rank         this process' rank in [0, world_size); trainers come first
+ *   rules        path of a rule file, or the bare name of a family that ships with Sluice ("llama"); NULL: the default resolver
+ *   transport    "host"; NULL means "host"
+ *   timeout_s    the deadline of every wait, in seconds; 0 means 300
+ *   listen_fd    rank 0 only: a listening TCP socket to take over instead of binding master_port; -1 for none. The engine closes it.
+ *   staging_slots  full tensors that can be in flight or kept at once on a worker, at least 2; 0 means 2
+ *   road         how the host transport copies: NULL tries "map", then "pull", then "ring"; a name forces that one
+ */
+typedef struct sluice_options {
+    uint32_t size;
+    int32_t rank;
+    const char *rules;
+    const char *transport;
+    const char *road;
+    double timeout_s;
+    int listen_fd;
+    uint32_t staging_slots;
+    sluice_callbacks callbacks;
+} sluice_options;
+
+#define SLUICE_OPTIONS_INIT { .size = sizeof(sluice_options), .listen_fd = -1, .callbacks = SLUICE_CALLBACKS_INIT }
+
+/* X(NAME, text) */
+#define SLUICE_STATE_LIST(X) X(NEW, "new") X(READY, "ready") X(UPDATING, "updating") X(FAILED, "failed")
+
+typedef enum sluice_state {
+#define SLUICE_STATE_ENUM(name, text) SLUICE_STATE_##name,
+    SLUICE_STATE_LIST(SLUICE_STATE_ENUM)
+#undef SLUICE_STATE_ENUM
+} sluice_state;
+
+/* Creates an engine in state NEW. *engine is NULL on failure. Release with sluice_engine_destroy. */
+SLUICE_API sluice_status sluice_engine_create(const sluice_options *options, sluice_engine **engine, sluice_error *error);
+
+/* Shuts down if need be (errors are logged) and frees the engine. NULL is allowed. */
+SLUICE_API void sluice_engine_destroy(sluice_engine *engine);
+
+SLUICE_API sluice_state sluice_engine_state(const sluice_engine *engine);
+SLUICE_API const char *sluice_state_text(sluice_state state);
+
+/* ---- what this rank owns (before init) -------------------------------------------------------------------------- */
+
+/*
+ * A tensor of the serving model. `strides` are in elements, NULL for row-major contiguous; no two elements may share a
+ * byte. `attributes` is a JSON object that the rules see as live[name].attributes, NULL for none; the default resolver
+ * reads loader ("replicated", "column", "row"), output_dim, input_dim, tp_size, and the flags packed_dim, packed_factor,
+ * marlin_tile_size, needs_scalar_to_array, is_sharded_weight, is_transposed.
+ */
+typedef struct sluice_live {
+    uint32_t size;
+    const char *name;
+    const char *dtype;
+    uint32_t ndim;
+    const int64_t *shape;
+    const int64_t *strides;
+    void *data;
+    const char *attributes;
+} sluice_live;
+
+/* Registers one live tensor of a worker. Errors: INVALID (bad name, dtype, shape, strides, a second tensor of that name), STATE after init. */
+SLUICE_API sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error);
+
+/*
+ * Describes the serving host to the rules: a JSON object that rule files see as `host` (architecture, quantization,
+ * pipeline_parallel_size, num_attention_heads, finalizes_modules, ...). Called again before init, it replaces.
+ */
+SLUICE_API sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size_t length, sluice_error *error);
+
+/*
+ * Gives the memory of one trainer shard: the contiguous row-major box that this rank holds of parameter `name` under its
+ * announced layout. `bytes` must equal that box' size and `dtype` the announced one; both are checked at init, or at once
+ * when called between updates with new memory. A rank whose box is empty, or that holds none of the parameter, registers
+ * nothing or data NULL with 0 bytes.
+ */
+SLUICE_API sluice_status sluice_register_source(sluice_engine *engine, const char *name, const char *dtype, const void *data,
+                                                size_t bytes, sluice_error *error);
+
+/*
+ * Memory that peers on this machine can map: sources allocated here move at the speed of a plain copy. Page-aligned,
+ * zeroed, never visible in any file system, gone with the process. Release with sluice_memory_free before destroy.
+ */
+SLUICE_API sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **data, sluice_error *error);
+SLUICE_API void sluice_memory_free(sluice_engine *engine, void *data);
+
+/* ---- init ------------------------------------------------------------------------------------------------------- */
+
+/*
+ * Fills in `source_digest` of an init info (JSON, either schema; any digest present is replaced). *sealed is a new
+ * terminated string, released with sluice_free. This is what a trainer sends to every worker.
+ */
+SLUICE_API sluice_status sluice_seal_init_info(const char *json, size_t length, char **sealed, sluice_error *error);
+
+/*
+ * Joins the rendezvous, agrees on source plan, destinations, data plane and runtime with all other ranks, opens the
+ * transport. On success the state is READY on every rank; on failure it is NEW again on every rank, and every rank's
+ * error names each rank that failed with its cause. A rank whose own input is wrong joins all the same, to say so.
+ * Errors: STATE unless NEW; every other status of the list.
+ */
+SLUICE_API sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t length, sluice_error *error);
+
+/* The plan as JSON: counts and bytes by mode, coverage, unwritten live tensors, aliases, staging peak, roads, and with `full` every parameter's destination and reason. *json is released with sluice_free. */
+SLUICE_API sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error);
+
+SLUICE_API void sluice_free(void *memory);
+
+/* ---- updates ---------------------------------------------------------------------------------------------------- */
+
+/* Opens an update, on every rank. With `partial`, finish does not ask that every parameter came. Local: waits for nobody. */
+SLUICE_API sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_error *error);
+
+/*
+ * Moves the named parameters, in this order; every rank gives the same list. Returns when this rank's part is done: on a
+ * worker the live tensors hold the new values and load_weights has returned; on a trainer the sources may change again.
+ * INVALID or DISAGREE (unknown name, a name twice in this update, lists that differ, a source that differs from what was
+ * announced): nothing moved, the update is still open. Any other failure: FAILED on every rank.
+ */
+SLUICE_API sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error);
+
+/*
+ * Ends the update; succeeds on all ranks or on none, and only when every parameter came exactly once (or it was partial).
+ * `version` is a label of 1 to 255 bytes, the same on every rank, visible through sluice_version only after success.
+ * Incomplete or different labels: INVALID or DISAGREE, the update is still open.
+ */
+SLUICE_API sluice_status sluice_finish_update(sluice_engine *engine, const char *version, sluice_error *error);
+
+/* Gives an open update up, on every rank: each one's current or next call of it ends with CANCELLED and the state FAILED. */
+SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error);
+
+/* The label of the last finished update, "" before the first, "dirty" while live tensors hold parts of an unfinished one. Valid until the next call. */
+SLUICE_API const char *sluice_version(const sluice_engine *engine);
+
+/* After a failure: which parameters are complete, torn and untouched, as a JSON object of three lists. Released with sluice_free. */
+SLUICE_API sluice_status sluice_failure_json(const sluice_engine *engine, char **json, sluice_error *error);
+
+/* The next full tensor of a batch; *tensor is NULL at the end. It is valid until the next call unless kept. */
+SLUICE_API sluice_status sluice_weights_next(sluice_weights *weights, const sluice_tensor **tensor, sluice_error *error);
+
+/* Keeps the tensor that next returned last until it is released; INVALID when that would leave no staging slot to go on with. */
+SLUICE_API sluice_status sluice_weights_keep(sluice_weights *weights, const sluice_tensor *tensor, sluice_error *error);
+SLUICE_API void sluice_weights_release(sluice_weights *weights, const sluice_tensor *tensor);
+
+/* ---- the end ---------------------------------------------------------------------------------------------------- */
+
+/* From any thread: makes the call under way, and every later one but shutdown, end with CANCELLED. */
+SLUICE_API void sluice_cancel(sluice_engine *engine);
+
+/*
+ * Leaves the group and releases everything that init made: connections, mappings, staging, plan. Any state, any number of
+ * times; the first error met is returned and the work goes on. The state is NEW again afterwards, and what was registered
+ * stays registered, so that init can follow at once; sluice_forget drops the registrations (STATE unless NEW).
+ */
+SLUICE_API sluice_status sluice_shutdown(sluice_engine *engine, sluice_error *error);
+SLUICE_API sluice_status sluice_forget(sluice_engine *engine, sluice_error *error);
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif

@@ -1,0 +1,79 @@
+/*
+ * transport.h: the one interface of everything that executes a program. A transport knows segments, addresses and peers;
+ * it knows no rules, no JSON and no control connection: the engine carries its cards, and `watch` ends its waits.
+ *
+ * Life, on every rank:  open, card, connect, { begin, run ..., end } ..., close.  abort may come at any point after open.
+ */
+#ifndef SLC_TRANSPORT_TRANSPORT_H
+#define SLC_TRANSPORT_TRANSPORT_H
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "plan/program.h"
+
+typedef struct slc_transport slc_transport;
+
+/* Called during waits, at least every 50 ms: OK to go on, anything else ends the wait with that error. NULL: never ends one. */
+typedef struct slc_watch {
+    sluice_status (*check)(void *context, sluice_error *error);
+    void *context;
+} slc_watch;
+
+/* A region of memory that peers can map, see sluice_memory_alloc. */
+typedef struct slc_region {
+    void *data;
+    size_t bytes;
+    int fd; /* memfd */
+} slc_region;
+
+typedef struct slc_transport_config {
+    int32_t rank, trainers, workers;
+    const slc_plan *plan;
+    const slc_program *program;   /* stays valid until close */
+    const slc_live_set *live;     /* worker; NULL on a trainer */
+    const void *const *source;    /* trainer: the shard of each parameter, by plan index; NULL where none. May be changed by the engine between batches */
+    const slc_region *region;     /* trainer: shared regions; fixed from open to close */
+    size_t nregions;
+    const char *road;             /* NULL: the best that works; else the one asked for */
+    slc_log log;
+} slc_transport_config;
+
+typedef struct slc_transport_ops {
+    const char *name;
+
+    /* Local preparation only: devices, libraries, memory. Undone by close; on failure nothing is left. */
+    sluice_status (*open)(const slc_transport_config *config, slc_transport **transport, sluice_error *error);
+
+    /* What must be the same on every rank, as "name=value" lines (version, limits, environment). May be empty. */
+    sluice_status (*must_match)(slc_transport *transport, slc_buffer *lines, sluice_error *error);
+
+    /* What peers need to reach this rank; at most 64 KiB. Sent only to the ranks of program->peer. */
+    sluice_status (*card)(slc_transport *transport, slc_buffer *card, sluice_error *error);
+
+    /* Opens the road to each peer; card[i] is that of program->peer[i]. Tries what it will use, so that what cannot work fails here. */
+    sluice_status (*connect)(slc_transport *transport, const unsigned char *const *card, const size_t *length, slc_deadline deadline,
+                             slc_watch watch, sluice_error *error);
+
+    /* The road to program->peer[i], for the plan ("map", "pull", "ring", ...). Valid after connect. */
+    const char *(*road)(const slc_transport *transport, size_t peer);
+
+    /*
+     * A batch. begin: on a trainer, `source` is final until end; called before the engine lets workers start. run: moves
+     * one segment; the same order on all ranks of the batch; `staging` is the slot of a full parameter, else NULL. On a worker
+     * it returns when the bytes are in place or, for a transport that queues, when they will be after `end`. end: everything
+     * of this batch is done on this rank.
+     */
+    sluice_status (*begin)(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error);
+    sluice_status (*run)(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline, slc_watch watch,
+                         sluice_error *error);
+    sluice_status (*end)(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error);
+
+    /* From the engine's own thread: nothing moves any more, waits end, only close may follow. */
+    void (*abort)(slc_transport *transport);
+    void (*close)(slc_transport *transport); /* NULL is allowed */
+} slc_transport_ops;
+
+/* NULL where there is none of that name; *known lists the names. */
+const slc_transport_ops *slc_transport_find(const char *name, const char **known);
+
+#endif
