@@ -12,8 +12,9 @@ typedef struct slc_texts {
 } slc_texts;
 
 typedef struct slc_resolution {
-    slc_texts unsourced;    /* live tensors that the rules say the trainer never has (patterns matched against the live set) */
-    bool whole_modules;     /* rule 4 of coverage.h applies */
+    slc_texts unsourced;  /* live tensors that the rules say the trainer never has (patterns matched against the live set) */
+    bool strict_coverage; /* a live byte that nothing writes is an error unless its tensor is unsourced: true under a rule file */
+    bool whole_modules;   /* rule 4 of coverage.h applies: the default resolver, or the host says finalizes_modules */
 } slc_resolution;
 
 /* Checks that `json` is an object; the copy is kept in the script for the next resolve. */
@@ -21,8 +22,8 @@ sluice_status slc_script_describe_host(slc_script *script, const char *json, siz
 
 /*
  * Fills in every destination of `plan` on a worker. `rules` is a path, a family's name or NULL (the default resolver).
- * Every decision carries its reason and place. After it, a live tensor that nothing writes and that `unsourced` does not
- * name is an error where the rules say so (a rule file: always; the default resolver: never).
+ * Every decision carries its reason and place (a rule's "file:line"). The plan is complete afterwards; nothing in it
+ * depends on the rank, so that every worker comes to the same destinations.
  */
 sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set *live, const char *rules, slc_arena *arena,
                           slc_resolution *resolution, sluice_error *error);
