@@ -1,0 +1,62 @@
+# common.sh: what every script here begins with: the root of the tree, how to say what goes on, how to build.
+# Sourced by bash, never run. It leaves the working directory at the root of the tree.
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+script=${0##*/}
+cd -- "$root"
+
+say()
+{
+   printf '%s: %s\n' "$script" "$*"
+}
+
+die()
+{
+   printf '%s: %s\n' "$script" "$*" >&2
+   exit 1
+}
+
+# The comment block at the top of the calling script, below its first line, is its help text.
+print_help()
+{
+   awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "${BASH_SOURCE[1]}"
+}
+
+want()
+{
+   command -v "$1" >/dev/null 2>&1 || die "$1 is not installed; run scripts/setup"
+}
+
+jobs()
+{
+   getconf _NPROCESSORS_ONLN
+}
+
+# build_tree DIRECTORY [cmake option ...] [-- target ...]: configures and builds; the whole output only when that fails.
+build_tree()
+{
+   local directory=$1 log status=0
+   shift
+   local -a options=() targets=()
+   while (($# > 0)); do
+      if [[ $1 == -- ]]; then
+         shift
+         targets=(--target "$@")
+         break
+      fi
+      options+=("$1")
+      shift
+   done
+   mkdir -p "$directory"
+   log=$directory/build.log
+   local started=$SECONDS
+   {
+      cmake -S . -B "$directory" "${options[@]}" && cmake --build "$directory" -j "$(jobs)" "${targets[@]}"
+   } >"$log" 2>&1 || status=$?
+   if ((status != 0)); then
+      cat "$log" >&2
+      die "building in $directory failed (log: $directory/build.log)"
+   fi
+   grep -E '^-- sluice: ' "$log" | sed "s/^-- sluice: /$script: /" || true
+   say "built $directory in $((SECONDS - started)) s"
+}
