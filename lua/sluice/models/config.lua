@@ -1,0 +1,147 @@
+--- A model's configuration: a public size or the deployment's own numbers, overridden and checked key by key.
+-- Knows the keys and their ranges; what a family needs of them is said by the family.
+
+local check = require "sluice.models.check"
+local sizes = require "sluice.models.sizes"
+
+local config = {}
+
+local MAX_LAYERS, MAX_HEADS, MAX_EXTENT, MAX_EXPERTS = 4096, 65536, 2 ^ 26, 65536
+
+-- The most parameters that a description may list: a bound on memory, far above any published model.
+config.MAX_PARAMS = 1000000
+
+local integers = {
+   num_hidden_layers = MAX_LAYERS, hidden_size = MAX_EXTENT, intermediate_size = MAX_EXTENT,
+   num_attention_heads = MAX_HEADS, num_key_value_heads = MAX_HEADS, head_dim = MAX_HEADS, vocab_size = 2 ^ 31 - 1,
+   num_experts = MAX_EXPERTS, moe_intermediate_size = MAX_EXTENT, decoder_sparse_step = MAX_LAYERS,
+   max_position_embeddings = MAX_EXTENT, type_vocab_size = MAX_EXTENT,
+}
+local booleans = { tie_word_embeddings = true, announce_tied = true, attention_bias = true }
+
+local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts" }
+local dtypes = { "bfloat16", "float16", "float32" }
+
+local function sorted_keys(set)
+   local keys = {}
+   for key in pairs(set) do
+      keys[#keys + 1] = key
+   end
+   table.sort(keys)
+   return keys
+end
+
+local size_names = sorted_keys(sizes)
+
+-- One key of model.config, checked by what the key is.
+local function value_of(key, value, layers)
+   local path = "model.config." .. key
+   if integers[key] then
+      return check.integer(value, path, 1, integers[key])
+   elseif booleans[key] then
+      if type(value) ~= "boolean" then
+         check.fail("%s (%s) must be true or false", path, check.shown(value))
+      end
+      return value
+   end
+   -- mlp_only_layers
+   check.list(value, path, 0, MAX_LAYERS, "layer numbers")
+   for i, layer in ipairs(value) do
+      check.integer(layer, ("%s[%d]"):format(path, i), 0, layers - 1)
+   end
+   return value
+end
+
+local function family_of(model, families)
+   local named = model.size and sizes[model.size].family
+   if model.family == nil then
+      if not named then
+         check.fail("model must name a size (one of %s) or a family with a config", check.listed(size_names))
+      end
+      return named
+   end
+   check.one_of(model.family, "model.family", sorted_keys(families))
+   if named and named ~= model.family then
+      check.fail("model.size (%s) is of the family %s, not %s", check.shown(model.size), named, model.family)
+   end
+   return model.family
+end
+
+-- A family's default size stands in where the deployment gives neither a size nor a config.
+local function base_of(model, family)
+   local name = model.size or (model.config == nil and family.default_size) or nil
+   local base = {}
+   for key, value in pairs(name and sizes[name] or {}) do
+      base[key] = value
+   end
+   return base, name
+end
+
+local function merge(model, family, family_name)
+   local base, size = base_of(model, family)
+   local given = check.keys(model.config or {}, "model.config", family.keys)
+   for _, key in ipairs(family.keys) do
+      if given[key] ~= nil then
+         base[key] = given[key]
+      end
+   end
+   for _, key in ipairs(family.required) do
+      if base[key] == nil then
+         check.fail("model.config.%s is missing: the family %s needs it", key, family_name)
+      end
+   end
+   local layers = value_of("num_hidden_layers", base.num_hidden_layers)
+   for _, key in ipairs(family.keys) do
+      if base[key] ~= nil then
+         base[key] = value_of(key, base[key], layers)
+      end
+   end
+   return base, size
+end
+
+local function title_of(model, resolved, size)
+   local title = size or model.family
+   if model.layers and model.layers < resolved.all_layers then
+      return ("%s (%d of %d layers)"):format(title, model.layers, resolved.all_layers)
+   end
+   return title
+end
+
+--- Checks the `model` part of a deployment against the families and fills in every number. Fails through check.
+-- @return the configuration: the published keys, and family, dtype, packed, live_experts, title, all_layers
+function config.resolve(model, families)
+   check.keys(model, "model", model_keys)
+   if model.size ~= nil then
+      check.one_of(model.size, "model.size", size_names)
+   end
+   local name = family_of(model, families)
+   local family = families[name]
+   local resolved, size = merge(model, family, name)
+   resolved.family = name
+   resolved.all_layers = resolved.num_hidden_layers
+   if model.layers ~= nil then
+      resolved.num_hidden_layers = check.integer(model.layers, "model.layers", 1, resolved.all_layers)
+   end
+   resolved.dtype = model.dtype == nil and family.dtype or check.one_of(model.dtype, "model.dtype", dtypes)
+   if model.checkpoint ~= nil then
+      check.text(model.checkpoint, "model.checkpoint", 4096)
+   end
+   for _, key in ipairs({ "experts", "live_experts" }) do
+      if model[key] ~= nil and not family.experts then
+         check.fail("model.%s (%s) is for families with experts; %s has none", key, check.shown(model[key]), name)
+      end
+   end
+   if model.experts ~= nil then
+      check.one_of(model.experts, "model.experts", { "single", "packed" })
+   end
+   if model.live_experts ~= nil then
+      check.one_of(model.live_experts, "model.live_experts", { "experts", "experts.routed_experts" })
+   end
+   resolved.packed = model.experts == "packed"
+   resolved.live_experts = model.live_experts or "experts"
+   resolved.title = title_of({ family = name, layers = model.layers }, resolved, size)
+   family.complete(resolved)
+   return resolved
+end
+
+return config

@@ -1,0 +1,232 @@
+--- What one worker of a serving host holds: the geometry of fused, column, row, vocabulary and expert parameters, rank by
+-- rank, as plain arithmetic. It shares nothing with rules or with the planner: verification trusts it against them.
+
+local check = require "sluice.models.check"
+local mesh = require "sluice.models.mesh"
+
+local serving = {}
+serving.__index = serving
+
+local floor, min, max = math.floor, math.min, math.max
+
+--- How many layers each pipeline stage of a serving host holds: what does not divide goes, one each, to the stages before
+-- the last one.
+function serving.partition(layers, stages)
+   local counts = {}
+   for i = 1, stages do
+      counts[i] = floor(layers / stages)
+   end
+   for i = 1, layers % stages do
+      counts[stages - i] = counts[stages - i] + 1
+   end
+   return counts
+end
+
+--- The vocabulary with its padding: rounded up to a multiple of 64.
+function serving.padded(vocab_size)
+   return math.ceil(vocab_size / 64) * 64
+end
+
+--- Sizes of the worker meshes that the geometry depends on: tp, pp, ep (nil without expert parallelism), moe_tp.
+function serving.sizes(part)
+   local expert = part.expert_mesh or part.mesh
+   local has_ep = mesh.has(expert, "ep")
+   return {
+      tp = mesh.size(part.mesh, "tp"), pp = mesh.size(part.mesh, "pp"),
+      ep = has_ep and mesh.size(expert, "ep") or nil,
+      moe_tp = has_ep and 1 or mesh.size(expert, "tp"),
+   }
+end
+
+--- Fails unless both meshes of a worker put every rank into the same pipeline stage.
+function serving.check_meshes(part)
+   if not part.expert_mesh then
+      return
+   end
+   local dense, expert = mesh.size(part.mesh, "pp"), mesh.size(part.expert_mesh, "pp")
+   if dense ~= expert then
+      check.fail("worker.expert_mesh has %d pp stages and worker.mesh %d: a worker holds both parts of its layers", expert, dense)
+   end
+   if dense > 1 and mesh.stride(part.mesh, "pp") ~= mesh.stride(part.expert_mesh, "pp") then
+      check.fail("worker.expert_mesh and worker.mesh put a rank into different pp stages: pp must be at the same place in both")
+   end
+   if mesh.has(part.expert_mesh, "ep") and mesh.size(part.expert_mesh, "tp") > 1 then
+      check.fail("worker.expert_mesh has both ep and tp (%d): under ep every expert is whole on its rank",
+         mesh.size(part.expert_mesh, "tp"))
+   end
+end
+
+--- Fails unless `value` of the configuration divides by the workers' `name` size.
+function serving.check_divides(config, key, size, name)
+   if config[key] % size ~= 0 then
+      check.fail("model.config.%s (%d) must divide by the workers' %s (%d)", key, config[key], name, size)
+   end
+end
+
+--- The geometry of worker `rank` (0-based among the workers). config: the model's configuration.
+function serving.new(part, config, rank)
+   local sizes = serving.sizes(part)
+   local expert = part.expert_mesh or part.mesh
+   local stage = mesh.coordinate(part.mesh, rank, "pp")
+   local counts, first_layer = serving.partition(config.num_hidden_layers, sizes.pp), 0
+   for i = 1, stage do
+      first_layer = first_layer + counts[i]
+   end
+   local self = setmetatable({
+      tp = sizes.tp, r = mesh.coordinate(part.mesh, rank, "tp"), ep = sizes.ep, moe_tp = sizes.moe_tp,
+      moe_r = sizes.ep and 0 or mesh.coordinate(expert, rank, "tp"),
+      is_first = stage == 0, is_last = stage == sizes.pp - 1,
+      first_layer = first_layer, last_layer = first_layer + counts[stage + 1] - 1,
+      dtype = config.dtype, list = {}, attributes = {},
+   }, serving)
+   if config.num_experts then
+      self.first_expert, self.local_experts =
+         mesh.balanced(config.num_experts, sizes.ep or 1, sizes.ep and mesh.coordinate(expert, rank, "ep") or 0)
+   end
+   return self
+end
+
+-- What a host says of the loader of a parameter. One table for all of a kind: values, never written to.
+local loaders = {
+   qkv = { output_dim = 0, input_dim = 1 }, merged_column = { output_dim = 0, input_dim = 1 },
+   column = { output_dim = 0, input_dim = 1 }, row = { input_dim = 1, output_dim = 0 }, vocab = { output_dim = 0, input_dim = 1 },
+   replicated = {}, fused_moe = {},
+}
+
+local function attributes(self, loader, ndim)
+   local key = loader .. ndim
+   local found = self.attributes[key]
+   if not found then
+      local tp = loader == "replicated" and 1 or loader == "fused_moe" and self.moe_tp or self.tp
+      found = { loader = loader, tp_size = tp, output_dim = loaders[loader].output_dim }
+      found.input_dim = ndim > 1 and loaders[loader].input_dim or nil
+      found.ep_size = loader == "fused_moe" and self.ep or nil
+      self.attributes[key] = found
+   end
+   return found
+end
+
+--- Adds one live tensor. loader: what its host declares, or nil for none.
+function serving:add(name, shape, loader, contents, zero, dtype)
+   self.list[#self.list + 1] = {
+      name = name, dtype = dtype or self.dtype, shape = shape, attributes = loader and attributes(self, loader, #shape) or nil,
+      contents = contents, zero = zero or {},
+   }
+end
+
+-- `shape` with `extent` in its dim `dim` (0-based).
+local function resized(shape, dim, extent)
+   local copy = { unpack(shape) }
+   copy[dim + 1] = extent
+   return copy
+end
+
+-- Elements [start, start + count) of dim `dim` of a source of `shape`, landing at `offset` of the same dim; all else whole.
+local function strip(source, shape, dim, start, count, offset)
+   local from, at, dims = {}, {}, {}
+   for i = 1, #shape do
+      from[i], at[i], dims[i] = 0, 0, i - 1
+   end
+   from[dim + 1], at[dim + 1] = start, offset
+   return { source = source, from = from, extent = resized(shape, dim, count), at = at, dims = dims }
+end
+
+--- The whole tensor on every worker.
+function serving:whole(name, shape, loader, dtype)
+   self:add(name, shape, loader, { strip(name, shape, 0, 0, shape[1], 0) }, nil, dtype)
+end
+
+--- One part of `tp` along `dim`; dim 0 is a column-parallel layer, dim 1 a row-parallel one.
+function serving:part(name, shape, dim)
+   local count = shape[dim + 1] / self.tp
+   local contents = { strip(name, shape, dim, self.r * count, count, 0) }
+   self:add(name, resized(shape, dim, count), dim == 0 and "column" or "row", contents)
+end
+
+--- Several sources of the same shape (`shape` each), each cut by tp on dim 0 on its own, one behind the other.
+function serving:merged(name, sources, shape, loader)
+   local count, contents = shape[1] / self.tp, {}
+   for i, source in ipairs(sources) do
+      contents[i] = strip(source, shape, 0, self.r * count, count, (i - 1) * count)
+   end
+   self:add(name, resized(shape, 0, count * #sources), loader, contents)
+end
+
+--- q, k and v of grouped-query attention, cut by heads; with fewer KV heads than tp each is held by several ranks, whole.
+-- tail: what follows the rows of the shape: {hidden size} for a weight, {} for a bias
+function serving:qkv(name, sources, heads, kv_heads, head_dim, tail)
+   local q_rows = heads / self.tp * head_dim
+   local kv_count, repeats = kv_heads / self.tp, 1
+   if self.tp >= kv_heads then
+      kv_count, repeats = 1, self.tp / kv_heads
+   end
+   local kv_rows, kv_start = kv_count * head_dim, floor(self.r / repeats) * kv_count * head_dim
+   local q_shape, kv_shape = { heads * head_dim, unpack(tail) }, { kv_heads * head_dim, unpack(tail) }
+   self:add(name, resized(q_shape, 0, q_rows + 2 * kv_rows), "qkv", {
+      strip(sources[1], q_shape, 0, self.r * q_rows, q_rows, 0),
+      strip(sources[2], kv_shape, 0, kv_start, kv_rows, q_rows),
+      strip(sources[3], kv_shape, 0, kv_start, kv_rows, q_rows + kv_rows),
+   })
+end
+
+--- Rows of a vocabulary table: the padded rows are cut by tp, and what lies behind the vocabulary is zero.
+function serving:vocabulary(name, vocab_size, hidden)
+   local rows = serving.padded(vocab_size) / self.tp
+   local start = self.r * rows
+   local real = max(0, min(rows, vocab_size - start))
+   local contents, zero = {}, {}
+   if real > 0 then
+      contents[1] = strip(name, { vocab_size, hidden }, 0, start, real, 0)
+   end
+   if real < rows then
+      zero[1] = { at = { real, 0 }, extent = { rows - real, hidden } }
+   end
+   self:add(name, { rows, hidden }, "vocab", contents, zero)
+end
+
+--- The two stacked tensors of a layer's experts. base: name in front of the experts' own; `im` is one expert's width.
+function serving:experts(base, live_base, im, hidden, packed)
+   local width = im / self.moe_tp
+   local start = self.moe_r * width
+   local first, count = self.first_expert, self.local_experts
+   local w13, w2
+   if packed then
+      w13, w2 = self.packed_experts(base, im, hidden, first, count, start, width)
+   else
+      w13, w2 = self.single_experts(base, hidden, first, count, start, width)
+   end
+   self:add(live_base .. ".w13_weight", { count, 2 * width, hidden }, "fused_moe", w13)
+   self:add(live_base .. ".w2_weight", { count, hidden, width }, "fused_moe", w2)
+end
+
+-- One expert's gate, up and down, each a matrix of its own. Equal tables are shared: they are values.
+function serving.single_experts(base, hidden, first, count, start, width)
+   local w13, w2 = {}, {}
+   local column_from, column_extent = { start, 0 }, { width, hidden }
+   local row_from, row_extent = { 0, start }, { hidden, width }
+   local dims = { 1, 2 }
+   for local_expert = 0, count - 1 do
+      local name = base .. "." .. (first + local_expert)
+      w13[2 * local_expert + 1] = { source = name .. ".gate_proj.weight", from = column_from, extent = column_extent,
+         at = { local_expert, 0, 0 }, dims = dims }
+      w13[2 * local_expert + 2] = { source = name .. ".up_proj.weight", from = column_from, extent = column_extent,
+         at = { local_expert, width, 0 }, dims = dims }
+      w2[local_expert + 1] = { source = name .. ".down_proj.weight", from = row_from, extent = row_extent,
+         at = { local_expert, 0, 0 }, dims = dims }
+   end
+   return w13, w2
+end
+
+-- All experts in gate_up_proj [E, 2 Im, H] (gate rows, then up rows) and down_proj [E, H, Im].
+function serving.packed_experts(base, im, hidden, first, count, start, width)
+   local dims = { 0, 1, 2 }
+   local function half(offset, at)
+      return { source = base .. ".gate_up_proj", from = { first, offset + start, 0 }, extent = { count, width, hidden },
+         at = { 0, at, 0 }, dims = dims }
+   end
+   local down = { source = base .. ".down_proj", from = { first, 0, start }, extent = { count, hidden, width }, at = { 0, 0, 0 },
+      dims = dims }
+   return { half(0, 0), half(im, width) }, { down }
+end
+
+return serving
