@@ -3,7 +3,7 @@
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 script=${0##*/}
-cd -- "$root"
+cd -- "$root" || exit
 
 say()
 {
@@ -27,7 +27,7 @@ want()
    command -v "$1" >/dev/null 2>&1 || die "$1 is not installed; run scripts/setup"
 }
 
-jobs()
+cores()
 {
    getconf _NPROCESSORS_ONLN
 }
@@ -51,7 +51,7 @@ build_tree()
    log=$directory/build.log
    local started=$SECONDS
    {
-      cmake -S . -B "$directory" "${options[@]}" && cmake --build "$directory" -j "$(jobs)" "${targets[@]}"
+      cmake -S . -B "$directory" "${options[@]}" && cmake --build "$directory" -j "$(cores)" "${targets[@]}"
    } >"$log" 2>&1 || status=$?
    if ((status != 0)); then
       cat "$log" >&2

@@ -1,0 +1,4 @@
+std = "luajit"
+max_line_length = 130
+exclude_files = {"build*"}
+files["spec"] = {std = "+busted"}
