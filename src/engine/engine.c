@@ -1,0 +1,267 @@
+/* engine.c: creating an engine and telling it what this rank owns. Nothing here talks to another rank. */
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char STAGE[] = "register";
+static const double DEFAULT_TIMEOUT_S = 300;
+
+const char *sluice_state_text(sluice_state state)
+{
+    switch (state) {
+#define TEXT_CASE(name, text) \
+    case SLUICE_STATE_##name: return text;
+        SLUICE_STATE_LIST(TEXT_CASE)
+#undef TEXT_CASE
+    }
+    return "unknown state";
+}
+
+sluice_state sluice_engine_state(const sluice_engine *engine)
+{
+    return engine->state;
+}
+
+void sluice_free(void *memory)
+{
+    slc_release(memory);
+}
+
+/* ---- create and destroy ---- */
+
+static bool keep_text(const char **text)
+{
+    if (*text == NULL)
+        return true;
+    *text = slc_duplicate(*text);
+    return *text != NULL;
+}
+
+static sluice_status check_options(const sluice_options *options, sluice_error *error)
+{
+    if (options == NULL || options->size != sizeof *options || options->callbacks.size != sizeof options->callbacks)
+        return slc_fail(error, SLUICE_INVALID, "create", "options.size does not name a known version; start from SLUICE_OPTIONS_INIT");
+    if (options->rank < 0)
+        return slc_fail(error, SLUICE_INVALID, "create", "options.rank (%d) must be at least 0", options->rank);
+    if (options->timeout_s != 0 && !(options->timeout_s > 0 && options->timeout_s <= 86400))
+        return slc_fail(error, SLUICE_INVALID, "create", "options.timeout_s (%g) must be above 0 and at most 86400, or 0 for %g",
+                        options->timeout_s, DEFAULT_TIMEOUT_S);
+    if (options->staging_slots == 1 || options->staging_slots > 1024)
+        return slc_fail(error, SLUICE_INVALID, "create", "options.staging_slots (%u) must be 2 to 1024, or 0 for 2",
+                        options->staging_slots);
+    const char *known;
+    if (options->transport != NULL && slc_transport_find(options->transport, &known) == NULL)
+        return slc_fail(error, SLUICE_UNSUPPORTED, "create", "options.transport (%s) must be one of: %s", options->transport, known);
+    return SLUICE_OK;
+}
+
+sluice_status sluice_engine_create(const sluice_options *options, sluice_engine **engine, sluice_error *error)
+{
+    *engine = NULL;
+    sluice_status status = check_options(options, error);
+    if (status != SLUICE_OK)
+        return status;
+    sluice_engine *made = slc_allocate_zeroed(1, sizeof *made);
+    if (made == NULL)
+        return slc_fail_memory(error, "create", "the engine", sizeof *made);
+    made->options = *options;
+    /* One text after the other, so that a failure leaves no borrowed pointer to be released. */
+    const char **text[] = { &made->options.rules, &made->options.transport, &made->options.road };
+    size_t kept = 0;
+    while (kept < 3 && keep_text(text[kept]))
+        kept++;
+    if (kept < 3) {
+        for (size_t i = kept; i < 3; i++)
+            *text[i] = NULL;
+        made->options.listen_fd = -1; /* still the caller's: the create failed */
+        sluice_engine_destroy(made);
+        return slc_fail_memory(error, "create", "the options", 64);
+    }
+    if (made->options.timeout_s == 0)
+        made->options.timeout_s = DEFAULT_TIMEOUT_S;
+    if (made->options.staging_slots == 0)
+        made->options.staging_slots = 2;
+    made->log = (slc_log){ .write = options->callbacks.log, .user = options->callbacks.user };
+    *engine = made;
+    return SLUICE_OK;
+}
+
+void sluice_engine_destroy(sluice_engine *engine)
+{
+    if (engine == NULL)
+        return;
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (sluice_shutdown(engine, &error) != SLUICE_OK)
+        slc_say(&engine->log, SLUICE_LOG_WARN, "%s", error.text);
+    (void)sluice_forget(engine, NULL);
+    for (size_t i = 0; i < engine->nregions; i++)
+        slc_region_destroy(&engine->region[i]);
+    slc_release(engine->region);
+    slc_close_listener(engine);
+    slc_release((void *)engine->options.rules);
+    slc_release((void *)engine->options.transport);
+    slc_release((void *)engine->options.road);
+    slc_release(engine);
+}
+
+/* ---- what the host registers ---- */
+
+static sluice_status must_be_new(const sluice_engine *engine, const char *what, sluice_error *error)
+{
+    if (engine->state == SLUICE_STATE_NEW)
+        return SLUICE_OK;
+    return slc_fail(error, SLUICE_STATE, STAGE, "%s is allowed before init and after shutdown; the engine is %s", what,
+                    sluice_state_text(engine->state));
+}
+
+static sluice_status read_live(const sluice_live *given, slc_live *live, sluice_error *error)
+{
+    if (given == NULL || given->size != sizeof *given)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "live.size does not name a known version; set it to sizeof(sluice_live)");
+    if (given->name == NULL || given->dtype == NULL)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "a live tensor needs a name and a dtype");
+    *live = (slc_live){ .name = given->name, .ndim = (int)given->ndim, .data = given->data };
+    live->dtype = slc_dtype_find(given->dtype);
+    if (live->dtype == NULL)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': dtype (%s) must be a torch name such as bfloat16", given->name,
+                        given->dtype);
+    if (given->ndim > SLC_MAX_DIMS)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': ndim (%u) must be at most %d", given->name, given->ndim,
+                        SLC_MAX_DIMS);
+    live->attributes = given->attributes == NULL ? "{}" : given->attributes;
+    int64_t stride = live->dtype->bytes;
+    for (int i = live->ndim - 1; i >= 0; i--) {
+        live->shape[i] = given->shape[i];
+        if (given->strides == NULL)
+            live->stride[i] = stride;
+        else if (!slc_multiply(given->strides[i], live->dtype->bytes, &live->stride[i]))
+            return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': strides[%d] (%lld) must be at least 0 and fit memory",
+                            given->name, i, (long long)given->strides[i]);
+        if (!slc_multiply(stride, given->shape[i] > 0 ? given->shape[i] : 1, &stride))
+            return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': shape[%d] (%lld) makes it larger than memory", given->name, i,
+                            (long long)given->shape[i]);
+    }
+    return SLUICE_OK;
+}
+
+sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error)
+{
+    slc_live read;
+    sluice_status status = must_be_new(engine, "register_live", error);
+    if (status == SLUICE_OK)
+        status = read_live(live, &read, error);
+    return status == SLUICE_OK ? slc_live_set_add(&engine->live, &read, error) : status;
+}
+
+sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size_t length, sluice_error *error)
+{
+    sluice_status status = must_be_new(engine, "describe_host", error);
+    if (status != SLUICE_OK)
+        return status;
+    if (json == NULL || memchr(json, 0, length) != NULL)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "the host description must be a JSON object without zero bytes");
+    slc_script *script;
+    status = slc_script_create(&engine->log, &script, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_script_describe_host(script, json, length, error);
+    slc_script_destroy(script);
+    if (status != SLUICE_OK)
+        return status;
+    char *copy = slc_allocate(length + 1);
+    if (copy == NULL)
+        return slc_fail_memory(error, STAGE, "the host description", length + 1);
+    memcpy(copy, json, length);
+    copy[length] = '\0';
+    slc_release(engine->host);
+    engine->host = copy;
+    return SLUICE_OK;
+}
+
+/* Between updates a new address must fit what was announced; the transport's table changes with it. */
+static sluice_status replace_shard(sluice_engine *engine, const char *name, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    size_t index = slc_plan_find(session->plan, name);
+    if (index == SIZE_MAX)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s' was not announced at init", name);
+    return slc_source_check(engine, slc_plan_at(session->plan, index), &session->shard[index], STAGE, error);
+}
+
+static sluice_status keep_source(sluice_engine *engine, const char *name, slc_source source, sluice_error *error)
+{
+    bool added;
+    size_t number = slc_names_add(&engine->source_names, name, &added);
+    if (number != SLC_NO_NAME && number >= engine->source_capacity) {
+        size_t capacity = engine->source_names.capacity;
+        slc_source *grown = slc_reallocate(engine->source, capacity * sizeof *grown);
+        if (grown == NULL)
+            return slc_fail_memory(error, STAGE, "sources", capacity * sizeof *grown);
+        memset(grown + engine->source_capacity, 0, (capacity - engine->source_capacity) * sizeof *grown);
+        engine->source = grown;
+        engine->source_capacity = capacity;
+    }
+    if (number == SLC_NO_NAME)
+        return slc_fail_memory(error, STAGE, "the name of a source", strlen(name));
+    slc_source old = engine->source[number];
+    engine->source[number] = source;
+    if (engine->state == SLUICE_STATE_NEW)
+        return SLUICE_OK;
+    sluice_status status = replace_shard(engine, name, error);
+    if (status != SLUICE_OK)
+        engine->source[number] = old;
+    return status;
+}
+
+sluice_status sluice_register_source(sluice_engine *engine, const char *name, const char *dtype, const void *data, size_t bytes,
+                                     sluice_error *error)
+{
+    if (engine->state != SLUICE_STATE_NEW && engine->state != SLUICE_STATE_READY && engine->state != SLUICE_STATE_UPDATING)
+        return slc_fail(error, SLUICE_STATE, STAGE, "register_source is not allowed while the engine is %s",
+                        sluice_state_text(engine->state));
+    if (engine->session != NULL && engine->session->is_worker)
+        return slc_fail(error, SLUICE_STATE, STAGE, "register_source is for trainers; rank %d is a worker", engine->options.rank);
+    if (name == NULL || *name == '\0' || dtype == NULL)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "a source needs a name and a dtype");
+    slc_source source = { .dtype = slc_dtype_find(dtype), .data = data, .bytes = bytes };
+    if (source.dtype == NULL)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s': dtype (%s) must be a torch name such as bfloat16", name, dtype);
+    if ((data == NULL) != (bytes == 0))
+        return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s': data %s with bytes (%zu); both or neither", name,
+                        data == NULL ? "NULL" : "given", bytes);
+    return keep_source(engine, name, source, error);
+}
+
+sluice_status slc_source_check(const sluice_engine *engine, const slc_param *param, const void **data, const char *stage,
+                               sluice_error *error)
+{
+    int64_t wanted = slc_source_bytes(param, engine->options.rank);
+    size_t number = slc_names_find(&engine->source_names, param->name);
+    slc_source none = { .dtype = param->dtype };
+    const slc_source *source = number == SLC_NO_NAME ? &none : &engine->source[number];
+    *data = NULL;
+    if (source->dtype != NULL && source->dtype != param->dtype && source->bytes > 0)
+        return slc_fail(error, SLUICE_INVALID, stage, "source '%s' has dtype %s, announced as %s", param->name, source->dtype->name,
+                        param->dtype->name);
+    if (source->bytes != (size_t)wanted)
+        return slc_fail(error, SLUICE_INVALID, stage, "source '%s' has %zu bytes on rank %d; its box under the announced layout has %lld",
+                        param->name, source->bytes, engine->options.rank, (long long)wanted);
+    *data = source->data;
+    return SLUICE_OK;
+}
+
+sluice_status sluice_forget(sluice_engine *engine, sluice_error *error)
+{
+    sluice_status status = must_be_new(engine, "forget", error);
+    if (status != SLUICE_OK)
+        return status;
+    slc_live_set_clear(&engine->live);
+    slc_release(engine->host);
+    engine->host = NULL;
+    slc_names_clear(&engine->source_names);
+    slc_release(engine->source);
+    engine->source = NULL;
+    engine->source_capacity = 0;
+    return SLUICE_OK;
+}

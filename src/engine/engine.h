@@ -1,0 +1,129 @@
+/*
+ * engine.h: what an engine is made of, for the files of src/engine/ only.
+ *
+ *     engine.c     create, options, what the host registers, the state
+ *     memory.c     memory that peers can map
+ *     init.c       the stages of init, in order
+ *     agreement.c  rounds over long lists: same on every rank, or the first line that differs
+ *     update.c     one batch of names, from preflight to done; start and finish
+ *     staging.c    full parameters: slots, the mover thread, the sequence that load_weights pulls
+ *     lifecycle.c  failure, abort, cancel, shutdown
+ *     report.c     the plan and a failure as JSON
+ */
+#ifndef SLC_ENGINE_ENGINE_H
+#define SLC_ENGINE_ENGINE_H
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/names.h"
+#include "control/agree.h"
+#include "plan/coverage.h"
+#include "plan/program.h"
+#include "script/init_info.h"
+#include "script/resolve.h"
+#include "transport/host/host.h"
+#include "transport/transport.h"
+
+/* How far a parameter came in the open (or failed) update. Ordered: a parameter only moves forward. */
+typedef enum slc_delivery { SLC_UNTOUCHED, SLC_ASKED, SLC_TORN, SLC_COMPLETE } slc_delivery;
+
+typedef struct slc_source {
+    const slc_dtype *dtype;
+    const void *data;
+    size_t bytes;
+} slc_source;
+
+/* Everything that one init makes and one shutdown releases. */
+typedef struct slc_session {
+    slc_init_info info;
+    bool is_worker;
+    slc_script *script;
+    slc_plan *plan;
+    slc_plan_totals totals;
+    slc_group *group;
+    slc_arena arena; /* coverage, resolution */
+    slc_resolution resolution;
+    slc_coverage coverage;
+    char source_digest[SLC_DIGEST_TEXT], destination_digest[SLC_DIGEST_TEXT], commit_token[SLC_DIGEST_TEXT];
+    slc_program program;
+    const void **shard; /* trainer: by plan index; what the transport reads as config->source */
+    const slc_transport_ops *ops;
+    slc_transport *transport;
+    struct slc_staging *staging; /* worker of a plan with full parameters */
+    double seconds_planning, seconds_init;
+
+    /* the update */
+    uint8_t *delivery; /* slc_delivery by plan index */
+    uint64_t batch;    /* batches agreed since init */
+    bool partial, reloading;
+    uint32_t *asked;   /* indices of the batch under way; room for the whole plan */
+    size_t nasked;
+    int64_t progress_at_ns;
+    sluice_progress progress;
+} slc_session;
+
+struct sluice_engine {
+    sluice_options options; /* strings owned */
+    sluice_state state;
+    volatile bool cancelled;
+    slc_log log;
+
+    slc_live_set live;
+    char *host; /* JSON, or NULL */
+    slc_names source_names;
+    slc_source *source; /* by position in source_names */
+    size_t source_capacity;
+    slc_region *region;
+    size_t nregions, region_capacity;
+
+    slc_session *session; /* NULL in state NEW */
+    bool dirty;
+    char version[256];
+};
+
+/* lifecycle.c: releases all of a session; says LEAVE to the group where it still stands. */
+void slc_session_destroy(slc_session *session);
+
+/* memory.c and engine.c: the shard that this trainer registered for a parameter against what the plan says it must be. */
+sluice_status slc_source_check(const sluice_engine *engine, const slc_param *param, const void **data, const char *stage, sluice_error *error);
+
+/*
+ * agreement.c. Every rank that gives lines must give the same list; ranks that give none (count SIZE_MAX) agree with any.
+ * OK on all, or DISAGREE on all with the first position that differs and both lines, `what` naming a line. `mine` as in
+ * slc_group_round. `answer` (may be NULL) gets the extra bytes of the lowest rank that gave lines.
+ */
+typedef struct slc_list {
+    const char *what;
+    size_t count;
+    void (*line)(const void *context, size_t index, char *text, size_t size);
+    const void *context;
+    const void *extra;
+    size_t extra_length;
+} slc_list;
+
+sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluice_error *mine, const char *digest, const slc_list *list,
+                                slc_buffer *answer, slc_deadline deadline, sluice_error *error);
+
+/* agreement.c. "name=value" lines that must be equal on all ranks: DISAGREE lists the names with both values. */
+sluice_status slc_agree_on_settings(slc_group *group, const char *stage, const sluice_error *mine, const slc_buffer *lines,
+                                    slc_deadline deadline, sluice_error *error);
+
+/* staging.c */
+sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t slot_bytes, struct slc_staging **staging, sluice_error *error);
+void slc_staging_destroy(struct slc_staging *staging);
+/* Moves the batch of session->asked with a mover thread while load_weights pulls. A worker's batch that has a full parameter. */
+sluice_status slc_staging_run(sluice_engine *engine, slc_deadline deadline, sluice_error *error);
+
+/* update.c: one segment on this rank, with its bookkeeping. `slot` as transport.h's staging. */
+sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_deadline deadline, sluice_error *error);
+slc_watch slc_engine_watch(sluice_engine *engine);
+void slc_progress_say(sluice_engine *engine, bool last);
+
+/* lifecycle.c: the engine becomes FAILED, the transport and the group are aborted. Returns cause->status. */
+sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause);
+slc_deadline slc_engine_deadline(const sluice_engine *engine);
+void slc_close_listener(sluice_engine *engine); /* the listening socket that create was given, if no init took it */
+
+#endif

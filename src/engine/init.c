@@ -1,0 +1,377 @@
+/*
+ * init.c: from init info to READY, one stage a function, in the order in which they run on every rank:
+ *
+ *     read         init info, the source plan, this rank's own registrations
+ *     join         the rendezvous; from here on a rank that is wrong says so in the next round
+ *     source       agreement 1: the same source plan
+ *     destination  rules (workers), agreement 2: the same destinations; trainers receive them
+ *     compile      the plan into this rank's program; the transport's local preparation
+ *     settings     agreement 3: transport, plan, unique id, limits
+ *     runtime      agreement 4: every rank can run
+ *     connect      roads to the peers, tried
+ *
+ * A stage gets the error so far (`mine`) and adds to it, so that every rank takes part in every round.
+ */
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct stages {
+    sluice_engine *engine;
+    slc_session *session;
+    slc_deadline deadline;
+    sluice_error mine; /* what this rank has to say in the next round */
+};
+
+/* ---- read ---- */
+
+/* What the trainer registered must be what the plan announces, each with an address. */
+static sluice_status check_sources(sluice_engine *engine, slc_session *session, sluice_error *error)
+{
+    size_t count = slc_plan_count(session->plan);
+    session->shard = slc_allocate_zeroed(count, sizeof *session->shard);
+    if (session->shard == NULL)
+        return slc_fail_memory(error, "source", "the table of shards", count * sizeof *session->shard);
+    for (size_t i = 0; i < count; i++) {
+        sluice_status status = slc_source_check(engine, slc_plan_at(session->plan, i), &session->shard[i], "source", error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return SLUICE_OK;
+}
+
+/* Fails only where this rank cannot even join; everything else is kept in `mine`. */
+static sluice_status read_init_info(struct stages *stages, const char *json, size_t length, sluice_error *error)
+{
+    slc_session *session = stages->session;
+    sluice_engine *engine = stages->engine;
+    sluice_status status = slc_script_create(&engine->log, &session->script, error);
+    if (status != SLUICE_OK)
+        return status;
+    bool met;
+    status = slc_init_info_read(session->script, json, length, &session->info, &met, &session->plan, &stages->mine);
+    if (!met)
+        return status != SLUICE_OK ? slc_error_copy(error, &stages->mine)
+                                   : slc_fail(error, SLUICE_INTERNAL, "init", "init info was read without a place to meet");
+    int32_t world = session->info.world_size, rank = engine->options.rank;
+    if (rank >= world)
+        return slc_fail(error, SLUICE_INVALID, "init", "rank (%d) must be below world_size (%d)", rank, world);
+    session->is_worker = rank >= session->info.trainers;
+    if (status != SLUICE_OK)
+        return SLUICE_OK;
+    if (strcmp(session->info.told_digest, session->info.computed_digest) != 0)
+        slc_fail(&stages->mine, SLUICE_INVALID, "init", "source_digest (%.80s) must be that of params (%s)", session->info.told_digest,
+                 session->info.computed_digest);
+    else if (!session->is_worker)
+        (void)check_sources(engine, session, &stages->mine);
+    return SLUICE_OK;
+}
+
+/* ---- join ---- */
+
+static sluice_status join(struct stages *stages, sluice_error *error)
+{
+    sluice_engine *engine = stages->engine;
+    const slc_init_info *info = &stages->session->info;
+    slc_rendezvous_options options = { .address = info->address,
+                                       .port = info->port,
+                                       .listen_fd = engine->options.listen_fd,
+                                       .rank = engine->options.rank,
+                                       .world_size = info->world_size,
+                                       .deadline = stages->deadline,
+                                       .cancelled = &engine->cancelled,
+                                       .log = engine->log };
+    engine->options.listen_fd = -1; /* the rendezvous takes it, whatever comes of it */
+    return slc_rendezvous_join(&options, &stages->session->group, error);
+}
+
+/* ---- agreement 1 ---- */
+
+static void source_line(const void *context, size_t index, char *text, size_t size)
+{
+    const slc_param *param = slc_plan_at(context, index);
+    int used = snprintf(text, size, "'%s' %s [", param->name, param->dtype->name);
+    for (int i = 0; i < param->ndim && used > 0 && (size_t)used < size; i++)
+        used += snprintf(text + used, size - (size_t)used, "%s%lld", i > 0 ? ", " : "", (long long)param->shape[i]);
+    if (used > 0 && (size_t)used < size)
+        used += snprintf(text + used, size - (size_t)used, "]%s", param->allow_full ? "" : " direct only");
+    for (int i = 0; i < param->source->nplacements && used > 0 && (size_t)used < size; i++) {
+        const slc_placement *placement = &param->source->placement[i];
+        used += snprintf(text + used, size - (size_t)used, ", axis %d %s %d", placement->axis,
+                         placement->kind == SLC_PIN ? "pinned to" : "shards dim",
+                         placement->kind == SLC_PIN ? placement->coordinate : placement->dim);
+    }
+}
+
+static sluice_status agree_on_source(struct stages *stages, sluice_error *error)
+{
+    slc_session *session = stages->session;
+    slc_list list = { .what = "parameter", .count = session->plan == NULL ? SIZE_MAX : slc_plan_count(session->plan),
+                      .line = source_line, .context = session->plan };
+    memcpy(session->source_digest, session->info.computed_digest, sizeof session->source_digest);
+    return slc_agree_on_list(session->group, "source", &stages->mine, session->source_digest, &list, NULL, stages->deadline, error);
+}
+
+/* ---- agreement 2 ---- */
+
+/* A live byte that nothing writes is an error under a rule file, unless the rules expect it. */
+static sluice_status check_uncovered(const sluice_engine *engine, const slc_session *session, sluice_error *error)
+{
+    const slc_coverage *coverage = &session->coverage;
+    if (!session->resolution.strict_coverage || session->totals.full > 0)
+        return SLUICE_OK; /* load_weights writes what it likes: bytes that are not direct may be its own */
+    slc_names expected = { 0 };
+    sluice_status status = SLUICE_OK;
+    bool added;
+    for (size_t i = 0; i < session->resolution.unsourced.count && status == SLUICE_OK; i++)
+        if (slc_names_add(&expected, session->resolution.unsourced.item[i], &added) == SLC_NO_NAME)
+            status = slc_fail_memory(error, "destination", "the list of unsourced tensors", 0);
+    for (size_t i = 0; i < coverage->nuncovered && status == SLUICE_OK; i++) {
+        const slc_live *live = &engine->live.item[coverage->uncovered[i].live];
+        if (slc_names_find(&expected, live->name) == SLC_NO_NAME)
+            status = slc_fail(error, SLUICE_INVALID, "destination",
+                              "live tensor '%s': nothing writes %lld of its %lld bytes; give it a rule, or list it under unsourced",
+                              live->name, (long long)coverage->uncovered[i].bytes, (long long)slc_live_bytes(live));
+    }
+    slc_names_clear(&expected);
+    return status;
+}
+
+static sluice_status resolve(struct stages *stages, slc_buffer *destinations, sluice_error *error)
+{
+    sluice_engine *engine = stages->engine;
+    slc_session *session = stages->session;
+    const char *host = engine->host == NULL ? "{}" : engine->host;
+    sluice_status status = slc_script_describe_host(session->script, host, strlen(host), error);
+    if (status == SLUICE_OK)
+        status = slc_resolve(session->script, session->plan, &engine->live, engine->options.rules, &session->arena, &session->resolution,
+                             error);
+    if (status == SLUICE_OK)
+        status = slc_plan_complete(session->plan, error);
+    if (status == SLUICE_OK)
+        status = slc_coverage_check(session->plan, &engine->live, engine->options.rank, session->resolution.whole_modules, &session->arena,
+                                    &session->coverage, error);
+    session->totals = slc_plan_count_totals(session->plan);
+    if (status == SLUICE_OK)
+        status = check_uncovered(engine, session, error);
+    if (status == SLUICE_OK && session->totals.full > 0 && engine->options.callbacks.load_weights == NULL)
+        status = slc_fail(error, SLUICE_INVALID, "destination", "the plan has %zu full parameters and this worker has no load_weights",
+                          session->totals.full);
+    if (status == SLUICE_OK)
+        status = slc_plan_encode_destinations(session->plan, destinations, error);
+    return status == SLUICE_OK ? slc_digest(destinations->data, destinations->length, session->destination_digest, error) : status;
+}
+
+static void destination_line(const void *context, size_t index, char *text, size_t size)
+{
+    slc_plan_describe(context, index, text, size);
+}
+
+static sluice_status agree_on_destination(struct stages *stages, sluice_error *error)
+{
+    slc_session *session = stages->session;
+    slc_buffer destinations = { 0 }, agreed = { 0 };
+    if (session->is_worker)
+        (void)resolve(stages, &destinations, &stages->mine);
+    /* Only rank T's own bytes travel on; the others' digests say that theirs are the same. */
+    bool publishes = stages->engine->options.rank == session->info.trainers;
+    slc_list list = { .what = "parameter", .count = session->is_worker ? slc_plan_count(session->plan) : SIZE_MAX,
+                      .line = destination_line, .context = session->plan, .extra = publishes ? destinations.data : NULL,
+                      .extra_length = publishes ? destinations.length : 0 };
+    sluice_status status = slc_agree_on_list(session->group, "destination", &stages->mine, session->destination_digest, &list, &agreed,
+                                             stages->deadline, error);
+    if (status == SLUICE_OK && !session->is_worker) {
+        status = slc_plan_decode_destinations(session->plan, agreed.data, agreed.length, &stages->mine);
+        if (status == SLUICE_OK)
+            status = slc_plan_complete(session->plan, &stages->mine);
+        if (status == SLUICE_OK)
+            status = slc_digest(agreed.data, agreed.length, session->destination_digest, &stages->mine);
+        session->totals = slc_plan_count_totals(session->plan);
+        status = SLUICE_OK; /* a rank that cannot read what was agreed says so in the next round */
+    }
+    slc_buffer_clear(&destinations);
+    slc_buffer_clear(&agreed);
+    return status;
+}
+
+/* ---- compile ---- */
+
+static sluice_status commit(slc_session *session, sluice_error *error)
+{
+    char both[2 * SLC_DIGEST_TEXT];
+    int length = snprintf(both, sizeof both, "%s\n%s", session->source_digest, session->destination_digest);
+    return slc_digest(both, (size_t)length, session->commit_token, error);
+}
+
+static sluice_status compile(struct stages *stages, sluice_error *error)
+{
+    sluice_engine *engine = stages->engine;
+    slc_session *session = stages->session;
+    size_t count = slc_plan_count(session->plan);
+    sluice_status status = commit(session, error);
+    if (status == SLUICE_OK)
+        status = slc_program_compile(session->plan, session->is_worker ? &engine->live : NULL, engine->options.rank, &session->program,
+                                     error);
+    if (status != SLUICE_OK)
+        return status;
+    session->delivery = slc_allocate_zeroed(count, sizeof *session->delivery);
+    session->asked = slc_allocate_zeroed(count, sizeof *session->asked);
+    if (session->delivery == NULL || session->asked == NULL)
+        return slc_fail_memory(error, "runtime", "the state of an update", count * 5);
+    if (session->is_worker && session->totals.full > 0) {
+        status = slc_staging_create(engine, engine->options.staging_slots, session->totals.largest_full_bytes, &session->staging, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    session->ops = slc_transport_find(engine->options.transport == NULL ? "host" : engine->options.transport, NULL);
+    slc_transport_config config = { .rank = engine->options.rank,
+                                    .trainers = session->info.trainers,
+                                    .workers = session->info.world_size - session->info.trainers,
+                                    .plan = session->plan,
+                                    .program = &session->program,
+                                    .live = session->is_worker ? &engine->live : NULL,
+                                    .source = (const void *const *)session->shard,
+                                    .region = session->is_worker ? NULL : engine->region,
+                                    .nregions = session->is_worker ? 0 : engine->nregions,
+                                    .road = engine->options.road,
+                                    .log = engine->log };
+    return session->ops->open(&config, &session->transport, error);
+}
+
+/* ---- agreement 3 and 4 ---- */
+
+static sluice_status agree_on_settings(struct stages *stages, sluice_error *error)
+{
+    slc_session *session = stages->session;
+    const sluice_options *options = &stages->engine->options;
+    char unique_id[SLC_DIGEST_TEXT] = "none";
+    sluice_error failed = SLUICE_ERROR_INIT;
+    if (session->info.has_unique_id) /* its digest may be told, the id never */
+        (void)slc_digest(session->info.unique_id, sizeof session->info.unique_id, unique_id, &failed);
+    slc_buffer lines = { 0 };
+    slc_buffer_text(&lines, "library=%s\ntransport=%s\nunique_id=%s\nmax_cta=%d\n", SLUICE_VERSION_TEXT,
+                    options->transport == NULL ? "host" : options->transport, unique_id, session->info.max_cta);
+    if (session->transport != NULL) { /* a rank whose preparation failed says that in the next round, and no settings in this one */
+        slc_buffer_text(&lines, "plan=%s\n", session->commit_token);
+        if (failed.status == SLUICE_OK)
+            (void)session->ops->must_match(session->transport, &lines, &failed);
+    } else {
+        lines.length = 0;
+    }
+    if (lines.failed)
+        slc_fail_memory(&failed, "data plane", "settings", lines.length);
+    sluice_status status = slc_agree_on_settings(session->group, "data plane", &failed, &lines, stages->deadline, error);
+    slc_buffer_clear(&lines);
+    return status;
+}
+
+static sluice_status agree_on_runtime(struct stages *stages, sluice_error *error)
+{
+    return slc_group_round(stages->session->group, "runtime", &stages->mine, NULL, 0, NULL, NULL, NULL, stages->deadline, error);
+}
+
+/* ---- connect ---- */
+
+static sluice_status connect_peers(struct stages *stages, sluice_error *error)
+{
+    slc_session *session = stages->session;
+    const slc_program *program = &session->program;
+    slc_buffer card = { 0 }, store = { 0 };
+    const unsigned char **cards = slc_allocate_zeroed(program->npeers, sizeof *cards);
+    size_t *lengths = slc_allocate_zeroed(program->npeers, sizeof *lengths);
+    if (cards == NULL || lengths == NULL)
+        slc_fail_memory(&stages->mine, "connect", "cards", program->npeers * 16);
+    else
+        (void)session->ops->card(session->transport, &card, &stages->mine);
+    sluice_status status = slc_group_exchange(session->group, "connect", &stages->mine, card.data, card.length, program->peer,
+                                              program->npeers, &store, cards, lengths, stages->deadline, error);
+    if (status == SLUICE_OK) {
+        /* A rank that cannot connect tells the others at once: they may be waiting for it inside their own connect. */
+        if (session->ops->connect(session->transport, cards, lengths, stages->deadline, slc_engine_watch(stages->engine), &stages->mine)
+            != SLUICE_OK)
+            slc_group_abort(session->group, &stages->mine);
+        status = slc_group_round(session->group, "connect", &stages->mine, NULL, 0, NULL, NULL, NULL, stages->deadline, error);
+        if (status != SLUICE_OK && stages->mine.status != SLUICE_OK)
+            status = slc_error_copy(error, &stages->mine);
+    }
+    slc_release((void *)cards);
+    slc_release(lengths);
+    slc_buffer_clear(&card);
+    slc_buffer_clear(&store);
+    return status;
+}
+
+/* ---- the way through ---- */
+
+static sluice_status pass_stages(struct stages *stages, const char *json, size_t length, sluice_error *error)
+{
+    slc_session *session = stages->session;
+    double began = slc_now_s();
+    sluice_status status = read_init_info(stages, json, length, error);
+    double planning = slc_now_s() - began;
+    if (status == SLUICE_OK)
+        status = join(stages, error);
+    if (status == SLUICE_OK)
+        status = agree_on_source(stages, error);
+    if (status == SLUICE_OK)
+        status = agree_on_destination(stages, error);
+    if (status == SLUICE_OK && stages->mine.status == SLUICE_OK) {
+        double compiling = slc_now_s();
+        (void)compile(stages, &stages->mine);
+        planning += slc_now_s() - compiling;
+    }
+    if (status == SLUICE_OK)
+        status = agree_on_settings(stages, error);
+    if (status == SLUICE_OK)
+        status = agree_on_runtime(stages, error);
+    if (status == SLUICE_OK)
+        status = connect_peers(stages, error);
+    session->seconds_planning = planning;
+    session->seconds_init = slc_now_s() - began;
+    return status;
+}
+
+sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t length, sluice_error *error)
+{
+    if (engine->state != SLUICE_STATE_NEW)
+        return slc_fail(error, SLUICE_STATE, "init", "the engine is %s; call shutdown before a second init", sluice_state_text(engine->state));
+    if (engine->cancelled)
+        return slc_fail(error, SLUICE_CANCELLED, "init", "cancelled");
+    if (init_info == NULL)
+        return slc_fail(error, SLUICE_INVALID, "init", "init_info (NULL) must be JSON");
+    slc_session *session = slc_allocate_zeroed(1, sizeof *session);
+    if (session == NULL)
+        return slc_fail_memory(error, "init", "a session", sizeof *session);
+    engine->session = session;
+    sluice_error found = SLUICE_ERROR_INIT; /* the caller may not want one; the stages always do */
+    struct stages stages = { .engine = engine, .session = session, .deadline = slc_engine_deadline(engine), .mine = SLUICE_ERROR_INIT };
+    sluice_status status = pass_stages(&stages, init_info, length, &found);
+    if (status != SLUICE_OK) {
+        engine->session = NULL;
+        slc_session_destroy(session);
+        return slc_error_copy(error, &found);
+    }
+    /* Only a plan is needed from here on: Lua is not on the path of the bytes. */
+    slc_script_destroy(session->script);
+    session->script = NULL;
+    engine->state = SLUICE_STATE_READY;
+    slc_say(&engine->log, SLUICE_LOG_INFO, "init: ready in %.3f s (%.3f s planning): %zu direct, %zu full, %zu alias, %zu skipped",
+            session->seconds_init, session->seconds_planning, session->totals.direct, session->totals.full, session->totals.alias,
+            session->totals.skip);
+    return SLUICE_OK;
+}
+
+sluice_status sluice_seal_init_info(const char *json, size_t length, char **sealed, sluice_error *error)
+{
+    *sealed = NULL;
+    if (json == NULL)
+        return slc_fail(error, SLUICE_INVALID, "init", "init_info (NULL) must be JSON");
+    slc_script *script;
+    sluice_status status = slc_script_create(NULL, &script, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_init_info_seal(script, json, length, sealed, error);
+    slc_script_destroy(script);
+    return status;
+}

@@ -1,0 +1,72 @@
+/* lifecycle.c: how things end: a failure that every rank learns of, abort, cancel, shutdown. */
+#include "engine/engine.h"
+
+#include <string.h>
+#include <unistd.h>
+
+slc_deadline slc_engine_deadline(const sluice_engine *engine)
+{
+    return slc_deadline_in(engine->options.timeout_s);
+}
+
+void slc_close_listener(sluice_engine *engine)
+{
+    if (engine->options.listen_fd >= 0)
+        close(engine->options.listen_fd);
+    engine->options.listen_fd = -1;
+}
+
+sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause)
+{
+    slc_session *session = engine->session;
+    engine->state = SLUICE_STATE_FAILED;
+    slc_say(&engine->log, SLUICE_LOG_ERROR, "%s", cause->text);
+    if (session->transport != NULL)
+        session->ops->abort(session->transport);
+    slc_group_abort(session->group, cause);
+    return cause->status;
+}
+
+void slc_session_destroy(slc_session *session)
+{
+    if (session->transport != NULL)
+        session->ops->close(session->transport);
+    slc_staging_destroy(session->staging);
+    slc_group_leave(session->group);
+    slc_program_clear(&session->program);
+    slc_release((void *)session->shard);
+    slc_release(session->delivery);
+    slc_release(session->asked);
+    slc_plan_destroy(session->plan);
+    slc_script_destroy(session->script);
+    slc_arena_clear(&session->arena);
+    explicit_bzero(session->info.unique_id, sizeof session->info.unique_id);
+    slc_release(session);
+}
+
+sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error)
+{
+    if (engine->state != SLUICE_STATE_UPDATING)
+        return slc_fail(error, SLUICE_STATE, "abort", "abort_update wants the engine updating; it is %s", sluice_state_text(engine->state));
+    sluice_error cause = SLUICE_ERROR_INIT;
+    slc_fail(&cause, SLUICE_CANCELLED, "abort", "rank %d gave the update up", engine->options.rank);
+    cause.rank = engine->options.rank;
+    (void)slc_engine_fail(engine, &cause);
+    return SLUICE_OK;
+}
+
+void sluice_cancel(sluice_engine *engine)
+{
+    engine->cancelled = true;
+}
+
+sluice_status sluice_shutdown(sluice_engine *engine, sluice_error *error)
+{
+    (void)error; /* nothing that is released here can fail; what cannot be said to a peer any more is logged */
+    if (engine->session != NULL)
+        slc_session_destroy(engine->session);
+    engine->session = NULL;
+    engine->cancelled = false;
+    engine->state = SLUICE_STATE_NEW;
+    return SLUICE_OK;
+}

@@ -1,0 +1,128 @@
+/* report.c: the plan and a failure as JSON, for people and programs. Reads the session, changes nothing. */
+#include "engine/engine.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sluice_status give(json_t *object, char **text, sluice_error *error)
+{
+    char *dumped = object == NULL ? NULL : json_dumps(object, JSON_COMPACT);
+    json_decref(object);
+    if (dumped == NULL)
+        return slc_fail(error, SLUICE_NO_MEMORY, "report", "out of memory for a report");
+    *text = slc_duplicate(dumped); /* released by sluice_free, which knows only the library's own door */
+    free(dumped);
+    return *text == NULL ? slc_fail_memory(error, "report", "a report", 0) : SLUICE_OK;
+}
+
+static json_t *mode_counts(size_t count, int64_t bytes)
+{
+    return json_pack("{s:I, s:I}", "parameters", (json_int_t)count, "bytes", (json_int_t)bytes);
+}
+
+static json_t *uncovered_list(const sluice_engine *engine, const slc_coverage *coverage)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < coverage->nuncovered; i++)
+        json_array_append_new(list, json_pack("{s:s, s:I}", "name", engine->live.item[coverage->uncovered[i].live].name, "bytes",
+                                              (json_int_t)coverage->uncovered[i].bytes));
+    return list;
+}
+
+static json_t *coverage_report(const sluice_engine *engine, const slc_session *session)
+{
+    const slc_coverage *coverage = &session->coverage;
+    json_t *unsourced = json_array();
+    for (size_t i = 0; i < session->resolution.unsourced.count; i++)
+        json_array_append_new(unsourced, json_string(session->resolution.unsourced.item[i]));
+    return json_pack("{s:I, s:I, s:I, s:o, s:o}", "live_bytes", (json_int_t)coverage->live_bytes, "written_bytes",
+                     (json_int_t)coverage->written_bytes, "padded_bytes", (json_int_t)coverage->padded_bytes, "uncovered",
+                     uncovered_list(engine, coverage), "unsourced", unsourced);
+}
+
+/* Roads with the number of peers on each. */
+static json_t *roads_report(const slc_session *session)
+{
+    json_t *roads = json_object();
+    for (size_t i = 0; i < session->program.npeers; i++) {
+        const char *road = session->ops->road(session->transport, i);
+        json_int_t before = json_integer_value(json_object_get(roads, road));
+        json_object_set_new(roads, road, json_integer(before + 1));
+    }
+    return roads;
+}
+
+static json_t *aliases_report(const slc_plan *plan)
+{
+    json_t *aliases = json_object();
+    for (size_t i = 0; i < slc_plan_count(plan); i++) {
+        const slc_param *param = slc_plan_at(plan, i);
+        if (param->mode == SLC_MODE_ALIAS)
+            json_object_set_new(aliases, param->name, json_string(param->alias_of));
+    }
+    return aliases;
+}
+
+static json_t *parameters_report(const slc_plan *plan)
+{
+    json_t *list = json_array();
+    char line[4096];
+    for (size_t i = 0; i < slc_plan_count(plan); i++) {
+        const slc_param *param = slc_plan_at(plan, i);
+        slc_plan_describe(plan, i, line, sizeof line);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:s, s:s?, s:s?}", "name", param->name, "mode", slc_mode_text(param->mode),
+                                              "bytes", (json_int_t)param->bytes, "destination", line, "reason", param->reason, "where",
+                                              param->where));
+    }
+    return list;
+}
+
+sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error)
+{
+    *json = NULL;
+    const slc_session *session = engine->session;
+    if (session == NULL)
+        return slc_fail(error, SLUICE_STATE, "report", "there is a plan only between init and shutdown; the engine is %s",
+                        sluice_state_text(engine->state));
+    const slc_plan_totals *totals = &session->totals;
+    int64_t staging = session->staging == NULL ? 0 : totals->largest_full_bytes * engine->options.staging_slots;
+    json_t *report = json_pack("{s:i, s:i, s:i, s:s, s:s, s:s, s:s}", "rank", engine->options.rank, "trainers", session->info.trainers,
+                               "workers", session->info.world_size - session->info.trainers, "transport", session->ops->name,
+                               "source_digest", session->source_digest, "destination_digest", session->destination_digest, "commit_token",
+                               session->commit_token);
+    if (report == NULL)
+        return give(NULL, json, error);
+    json_object_set_new(report, "direct", mode_counts(totals->direct, totals->direct_bytes));
+    json_object_set_new(report, "full", mode_counts(totals->full, totals->full_bytes));
+    json_object_set_new(report, "alias", mode_counts(totals->alias, totals->alias_bytes));
+    json_object_set_new(report, "skip", mode_counts(totals->skip, totals->skip_bytes));
+    json_object_set_new(report, "aliases", aliases_report(session->plan));
+    json_object_set_new(report, "program_bytes", json_integer((json_int_t)session->program.bytes));
+    json_object_set_new(report, "program_copies", json_integer((json_int_t)session->program.copies));
+    json_object_set_new(report, "staging_bytes", json_integer((json_int_t)staging));
+    json_object_set_new(report, "roads", roads_report(session));
+    json_object_set_new(report, "seconds_planning", json_real(session->seconds_planning));
+    json_object_set_new(report, "seconds_init", json_real(session->seconds_init));
+    if (session->is_worker)
+        json_object_set_new(report, "coverage", coverage_report(engine, session));
+    if (full)
+        json_object_set_new(report, "plan", parameters_report(session->plan));
+    return give(report, json, error);
+}
+
+sluice_status sluice_failure_json(const sluice_engine *engine, char **json, sluice_error *error)
+{
+    *json = NULL;
+    const slc_session *session = engine->session;
+    if (engine->state != SLUICE_STATE_FAILED)
+        return slc_fail(error, SLUICE_STATE, "report", "there is a failure to report only while the engine is failed; it is %s",
+                        sluice_state_text(engine->state));
+    json_t *complete = json_array(), *torn = json_array(), *untouched = json_array();
+    for (size_t i = 0; i < slc_plan_count(session->plan); i++) {
+        uint8_t delivery = session->delivery[i];
+        json_array_append_new(delivery == SLC_COMPLETE ? complete : delivery == SLC_TORN ? torn : untouched,
+                              json_string(slc_plan_at(session->plan, i)->name));
+    }
+    return give(json_pack("{s:o, s:o, s:o}", "complete", complete, "torn", torn, "untouched", untouched), json, error);
+}

@@ -1,0 +1,299 @@
+/*
+ * update.c: an update from start to finish. A batch goes one way: preflight (local), agreement, move, done. Nothing moves
+ * before every rank agreed on the names; a rank returns only when every rank is done, so that trainers may change sources.
+ */
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const int64_t PROGRESS_EVERY_NS = 50000000;
+
+/* ---- what the rest of the engine asks for ---- */
+
+static sluice_status check_watch(void *context, sluice_error *error)
+{
+    sluice_engine *engine = context;
+    if (engine->cancelled)
+        return slc_fail(error, SLUICE_CANCELLED, "update", "cancelled");
+    return slc_group_check(engine->session->group, error);
+}
+
+slc_watch slc_engine_watch(sluice_engine *engine)
+{
+    return (slc_watch){ .check = check_watch, .context = engine };
+}
+
+void slc_progress_say(sluice_engine *engine, bool last)
+{
+    slc_session *session = engine->session;
+    if (engine->options.callbacks.progress == NULL)
+        return;
+    int64_t now = slc_now_ns();
+    if (!last && now - session->progress_at_ns < PROGRESS_EVERY_NS)
+        return;
+    session->progress_at_ns = now;
+    engine->options.callbacks.progress(engine->options.callbacks.user, &session->progress);
+}
+
+sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_deadline deadline, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    const slc_segment *segment = &session->program.segment[index];
+    session->delivery[index] = SLC_TORN;
+    sluice_status status = session->ops->run(session->transport, segment, slot, deadline, slc_engine_watch(engine), error);
+    if (status != SLUICE_OK)
+        return status;
+    session->progress.bytes_done += (uint64_t)segment->bytes;
+    session->progress.params_done++;
+    slc_progress_say(engine, false);
+    return SLUICE_OK;
+}
+
+/* ---- start ---- */
+
+static sluice_status must_be(const sluice_engine *engine, sluice_state state, const char *call, sluice_error *error)
+{
+    if (engine->cancelled)
+        return slc_fail(error, SLUICE_CANCELLED, "update", "cancelled; only shutdown is allowed");
+    if (engine->state == state)
+        return SLUICE_OK;
+    return slc_fail(error, SLUICE_STATE, "update", "%s wants the engine %s; it is %s", call, sluice_state_text(state),
+                    sluice_state_text(engine->state));
+}
+
+sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_error *error)
+{
+    sluice_status status = must_be(engine, SLUICE_STATE_READY, "start_update", error);
+    if (status != SLUICE_OK)
+        return status;
+    slc_session *session = engine->session;
+    memset(session->delivery, SLC_UNTOUCHED, slc_plan_count(session->plan));
+    session->partial = partial;
+    session->reloading = false;
+    engine->state = SLUICE_STATE_UPDATING;
+    return SLUICE_OK;
+}
+
+/* ---- a batch ---- */
+
+/* Every name known, none twice in this update. Marks what is asked; forget_batch takes that back. */
+static sluice_status preflight(slc_session *session, const char *const *names, size_t count, sluice_error *error)
+{
+    session->nasked = 0;
+    session->progress = (sluice_progress){ .params_total = count };
+    if (names == NULL && count > 0)
+        return slc_fail(error, SLUICE_INVALID, "update", "names (NULL) must be a list of %zu strings", count);
+    for (size_t i = 0; i < count; i++) {
+        if (names[i] == NULL)
+            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] (NULL) must be a string", i);
+        size_t index = slc_plan_find(session->plan, names[i]);
+        if (index == SIZE_MAX)
+            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%s') was not announced at init", i, names[i]);
+        if (session->delivery[index] != SLC_UNTOUCHED)
+            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%s') comes a second time in this update", i, names[i]);
+        session->delivery[index] = SLC_ASKED;
+        session->asked[session->nasked++] = (uint32_t)index;
+        session->progress.bytes_total += (uint64_t)session->program.segment[index].bytes;
+    }
+    return SLUICE_OK;
+}
+
+static void forget_batch(slc_session *session)
+{
+    for (size_t i = 0; i < session->nasked; i++)
+        session->delivery[session->asked[i]] = SLC_UNTOUCHED;
+    session->nasked = 0;
+}
+
+static void name_line(const void *context, size_t index, char *text, size_t size)
+{
+    const slc_session *session = context;
+    snprintf(text, size, "'%s'", slc_plan_at(session->plan, session->asked[index])->name);
+}
+
+/* The same names in the same order as the same batch on every rank, or a refusal that changes nothing. */
+static sluice_status agree_on_batch(sluice_engine *engine, const sluice_error *mine, slc_deadline deadline, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    slc_buffer text = { 0 };
+    char digest[SLC_DIGEST_TEXT] = "";
+    sluice_error failed = SLUICE_ERROR_INIT;
+    slc_buffer_u64(&text, session->batch);
+    for (size_t i = 0; i < session->nasked; i++)
+        slc_buffer_string(&text, slc_plan_at(session->plan, session->asked[i])->name);
+    if (mine->status != SLUICE_OK)
+        slc_error_copy(&failed, mine);
+    else if (text.failed)
+        slc_fail_memory(&failed, "update", "the names of a batch", text.length);
+    else
+        (void)slc_digest(text.data, text.length, digest, &failed);
+    slc_buffer_clear(&text);
+    slc_list list = { .what = "name", .count = session->nasked, .line = name_line, .context = session };
+    if (digest[0] == '\0') /* an error is said in place of a list */
+        list.count = SIZE_MAX;
+    return slc_agree_on_list(session->group, "update", &failed, digest, &list, NULL, deadline, error);
+}
+
+static bool batch_has_full(const slc_session *session)
+{
+    for (size_t i = 0; i < session->nasked; i++)
+        if (slc_plan_at(session->plan, session->asked[i])->mode == SLC_MODE_FULL)
+            return true;
+    return false;
+}
+
+static sluice_status begin_reload(sluice_engine *engine, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    const sluice_callbacks *callbacks = &engine->options.callbacks;
+    if (session->reloading || callbacks->reload_begin == NULL)
+        return SLUICE_OK;
+    sluice_error said = SLUICE_ERROR_INIT;
+    if (callbacks->reload_begin(callbacks->user, &said) != SLUICE_OK)
+        return slc_fail(error, SLUICE_CALLBACK, "update", "reload_begin failed%s%s", said.text[0] == '\0' ? "" : ": ", said.text);
+    session->reloading = true;
+    return SLUICE_OK;
+}
+
+/* The transport's batch is open on a trainer already: its sources had to be final before anybody agreed. */
+static sluice_status move_batch(sluice_engine *engine, slc_deadline deadline, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    slc_watch watch = slc_engine_watch(engine);
+    bool pulls = session->is_worker && batch_has_full(session);
+    sluice_status status = SLUICE_OK;
+    if (pulls)
+        status = begin_reload(engine, error);
+    if (status == SLUICE_OK && session->is_worker) {
+        engine->dirty = true;
+        status = session->ops->begin(session->transport, deadline, watch, error);
+    }
+    if (status != SLUICE_OK)
+        return status;
+    if (pulls)
+        return slc_staging_run(engine, deadline, error);
+    for (size_t i = 0; i < session->nasked && status == SLUICE_OK; i++)
+        status = slc_move(engine, session->asked[i], NULL, deadline, error);
+    return status == SLUICE_OK ? session->ops->end(session->transport, deadline, watch, error) : status;
+}
+
+/* A refused batch leaves the update open; a group that broke on the way does not. */
+static sluice_status refuse_batch(sluice_engine *engine, bool begun, slc_deadline deadline, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    sluice_error ended = SLUICE_ERROR_INIT;
+    if (session->group->broken)
+        return slc_engine_fail(engine, error);
+    forget_batch(session);
+    if (begun && session->ops->end(session->transport, deadline, slc_engine_watch(engine), &ended) != SLUICE_OK) {
+        slc_error_copy(error, &ended);
+        return slc_engine_fail(engine, error);
+    }
+    return error->status;
+}
+
+static sluice_status run_batch(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    slc_deadline deadline = slc_engine_deadline(engine);
+    sluice_error mine = SLUICE_ERROR_INIT;
+    bool begun = preflight(session, names, count, &mine) == SLUICE_OK && !session->is_worker
+                 && session->ops->begin(session->transport, deadline, slc_engine_watch(engine), &mine) == SLUICE_OK;
+    if (agree_on_batch(engine, &mine, deadline, error) != SLUICE_OK)
+        return refuse_batch(engine, begun, deadline, error);
+    session->batch++;
+    if (move_batch(engine, deadline, error) != SLUICE_OK)
+        return slc_engine_fail(engine, error);
+    if (slc_group_round(session->group, "update", NULL, NULL, 0, NULL, NULL, NULL, deadline, error) != SLUICE_OK)
+        return slc_engine_fail(engine, error);
+    for (size_t i = 0; i < session->nasked; i++)
+        session->delivery[session->asked[i]] = SLC_COMPLETE;
+    slc_progress_say(engine, true);
+    return SLUICE_OK;
+}
+
+sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
+{
+    sluice_status status = must_be(engine, SLUICE_STATE_UPDATING, "update", error);
+    if (status != SLUICE_OK)
+        return status;
+    sluice_error found = SLUICE_ERROR_INIT;
+    status = run_batch(engine, names, count, &found);
+    return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
+}
+
+/* ---- finish ---- */
+
+static sluice_status check_label(const char *version, sluice_error *error)
+{
+    size_t length = version == NULL ? 0 : strnlen(version, 256);
+    if (length < 1 || length > 255 || strchr(version, '\n') != NULL)
+        return slc_fail(error, SLUICE_INVALID, "finish", "version must be a label of 1 to 255 bytes on one line");
+    if (strcmp(version, "dirty") == 0)
+        return slc_fail(error, SLUICE_INVALID, "finish", "version ('dirty') is the label of an unfinished update; choose another");
+    return SLUICE_OK;
+}
+
+static sluice_status check_complete(const slc_session *session, sluice_error *error)
+{
+    size_t missing = 0, first = 0, count = slc_plan_count(session->plan);
+    for (size_t i = 0; i < count; i++)
+        if (session->delivery[i] != SLC_COMPLETE && missing++ == 0)
+            first = i;
+    if (missing == 0 || session->partial)
+        return SLUICE_OK;
+    return slc_fail(error, SLUICE_INVALID, "finish", "%zu of %zu parameters have not come in this update, the first is '%s'", missing, count,
+                    slc_plan_at(session->plan, first)->name);
+}
+
+/* Workers end the host's reload; the last round tells every rank, trainers too, whether that went well everywhere. */
+static sluice_status end_reload(sluice_engine *engine, slc_deadline deadline, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    const sluice_callbacks *callbacks = &engine->options.callbacks;
+    if (session->totals.full == 0)
+        return SLUICE_OK;
+    sluice_error mine = SLUICE_ERROR_INIT, said = SLUICE_ERROR_INIT;
+    if (session->reloading && callbacks->reload_end != NULL && callbacks->reload_end(callbacks->user, &said) != SLUICE_OK)
+        slc_fail(&mine, SLUICE_CALLBACK, "finish", "reload_end failed%s%s", said.text[0] == '\0' ? "" : ": ", said.text);
+    session->reloading = false;
+    return slc_group_round(session->group, "finish", &mine, NULL, 0, NULL, NULL, NULL, deadline, error);
+}
+
+static sluice_status finish(sluice_engine *engine, const char *version, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    slc_deadline deadline = slc_engine_deadline(engine);
+    sluice_error mine = SLUICE_ERROR_INIT;
+    slc_buffer lines = { 0 };
+    if (check_label(version, &mine) == SLUICE_OK && check_complete(session, &mine) == SLUICE_OK
+        && !slc_buffer_text(&lines, "version=%s\npartial=%d\n", version, session->partial))
+        slc_fail_memory(&mine, "finish", "a label", 256);
+    sluice_status status = slc_agree_on_settings(session->group, "finish", &mine, &lines, deadline, error);
+    slc_buffer_clear(&lines);
+    if (status != SLUICE_OK)
+        return session->group->broken ? slc_engine_fail(engine, error) : status;
+    status = end_reload(engine, deadline, error);
+    if (status != SLUICE_OK)
+        return slc_engine_fail(engine, error);
+    snprintf(engine->version, sizeof engine->version, "%s", version);
+    engine->dirty = false;
+    engine->state = SLUICE_STATE_READY;
+    return SLUICE_OK;
+}
+
+sluice_status sluice_finish_update(sluice_engine *engine, const char *version, sluice_error *error)
+{
+    sluice_status status = must_be(engine, SLUICE_STATE_UPDATING, "finish_update", error);
+    if (status != SLUICE_OK)
+        return status;
+    sluice_error found = SLUICE_ERROR_INIT;
+    status = finish(engine, version, &found);
+    return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
+}
+
+const char *sluice_version(const sluice_engine *engine)
+{
+    return engine->dirty ? "dirty" : engine->version;
+}
