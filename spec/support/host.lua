@@ -1,0 +1,171 @@
+--- An embedding host for specs: one rank that owns plain memory and drives the public C API through ffi. Every method
+-- returns nothing on success and raises {status, text, rank} as a table on an error, so that a spec can assert both.
+
+local ffi = require "ffi"
+local inside = require "spec.support.inside"
+
+local C = inside.declare("sluice.h")
+
+local host = {}
+host.__index = host
+
+local function check(status, err)
+   if tonumber(status) ~= 0 then
+      error({status = ffi.string(C.sluice_status_text(status)), text = inside.text(err), rank = err.rank}, 0)
+   end
+end
+
+--- options: rank, rules, road, timeout_s, listen_fd, staging_slots, load_weights(host, next) -> status, reload_begin, reload_end.
+function host.create(options)
+   local self = setmetatable({anchors = {}, kept = {}}, host)
+   local given = ffi.new("sluice_options")
+   given.size = ffi.sizeof("sluice_options")
+   given.callbacks.size = ffi.sizeof("sluice_callbacks")
+   given.rank = options.rank
+   given.listen_fd = options.listen_fd or -1
+   given.timeout_s = options.timeout_s or 10
+   given.staging_slots = options.staging_slots or 0
+   for _, name in ipairs {"rules", "road", "transport"} do
+      if options[name] then
+         given[name] = options[name]
+      end
+   end
+   if options.load_weights then
+      self.anchors.load = ffi.cast("sluice_status (*)(void *, sluice_weights *, sluice_error *)", function(_, weights, err)
+         local tensor = ffi.new("const sluice_tensor *[1]")
+         local function next_tensor()
+            local status = C.sluice_weights_next(weights, tensor, err)
+            if tonumber(status) ~= 0 then
+               return nil, tonumber(status)
+            end
+            return tensor[0] ~= nil and tensor[0] or nil
+         end
+         return options.load_weights(self, next_tensor, weights, err) or 0
+      end)
+      given.callbacks.load_weights = self.anchors.load
+   end
+   for _, name in ipairs {"reload_begin", "reload_end"} do
+      if options[name] then
+         self.anchors[name] = ffi.cast("sluice_status (*)(void *, sluice_error *)", function(_, err)
+            return options[name](self, err) or 0
+         end)
+         given.callbacks[name] = self.anchors[name]
+      end
+   end
+   local engine, err = ffi.new("sluice_engine *[1]"), inside.error()
+   check(C.sluice_engine_create(given, engine, err), err)
+   self.engine = engine[0]
+   return self
+end
+
+--- Registers a live tensor of float32 (or `dtype` of `size` bytes) and returns its memory, filled with byte 0xAA.
+function host:live(name, shape, options)
+   options = options or {}
+   local size, count = options.size or 4, 1
+   for _, extent in ipairs(shape) do
+      count = count * extent
+   end
+   local data = ffi.new("unsigned char[?]", math.max(1, count * size))
+   ffi.fill(data, count * size, 0xAA)
+   self.kept[#self.kept + 1] = data
+   local live = ffi.new("sluice_live")
+   local dims = ffi.new("int64_t[8]", shape)
+   live.size, live.ndim, live.shape, live.data = ffi.sizeof("sluice_live"), #shape, dims, data
+   live.name, live.dtype = name, options.dtype or "float32"
+   if options.attributes then
+      live.attributes = options.attributes
+   end
+   local err = inside.error()
+   check(C.sluice_register_live(self.engine, live, err), err)
+   return ffi.cast(options.ctype or "float *", data)
+end
+
+--- Registers a shard: a list of numbers as float32.
+function host:source(name, values, dtype)
+   local data = ffi.new("float[?]", math.max(1, #values))
+   for i, value in ipairs(values) do
+      data[i - 1] = value
+   end
+   self.kept[#self.kept + 1] = data
+   local err = inside.error()
+   check(C.sluice_register_source(self.engine, name, dtype or "float32", #values > 0 and data or nil, #values * 4, err), err)
+   return data
+end
+
+function host:describe(json)
+   local err = inside.error()
+   check(C.sluice_describe_host(self.engine, json, #json, err), err)
+end
+
+function host:init(json)
+   local err = inside.error()
+   check(C.sluice_init(self.engine, json, #json, err), err)
+end
+
+function host:start(partial)
+   local err = inside.error()
+   check(C.sluice_start_update(self.engine, partial or false, err), err)
+end
+
+function host:update(names)
+   local list, err = ffi.new("const char *[?]", math.max(1, #names), names), inside.error()
+   check(C.sluice_update(self.engine, list, #names, err), err)
+end
+
+function host:finish(version)
+   local err = inside.error()
+   check(C.sluice_finish_update(self.engine, version, err), err)
+end
+
+function host:abort()
+   local err = inside.error()
+   check(C.sluice_abort_update(self.engine, err), err)
+end
+
+function host:shutdown()
+   local err = inside.error()
+   check(C.sluice_shutdown(self.engine, err), err)
+end
+
+function host:state()
+   return ffi.string(C.sluice_state_text(C.sluice_engine_state(self.engine)))
+end
+
+function host:version()
+   return ffi.string(C.sluice_version(self.engine))
+end
+
+local function json_of(call, engine, ...)
+   local text, err = ffi.new("char *[1]"), inside.error()
+   local arguments = {...}
+   arguments[#arguments + 1] = text
+   arguments[#arguments + 1] = err
+   check(call(engine, unpack(arguments)), err)
+   local value = require("cjson").decode(ffi.string(text[0]))
+   C.sluice_free(text[0])
+   return value
+end
+
+function host:plan(full)
+   return json_of(C.sluice_plan_json, self.engine, full or false)
+end
+
+function host:failure()
+   return json_of(C.sluice_failure_json, self.engine)
+end
+
+function host:destroy()
+   C.sluice_engine_destroy(self.engine)
+   self.engine = nil
+end
+
+--- Calls and returns the error table, or nil where the call succeeded.
+function host.refused(call, ...)
+   local good, err = pcall(call, ...)
+   if good then
+      return nil
+   end
+   return type(err) == "table" and err or {status = "raised", text = tostring(err)}
+end
+
+return host

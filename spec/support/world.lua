@@ -1,0 +1,117 @@
+--- Runs ranks as real processes and gathers what each came to. A rank is a Lua function in a forked child that uses the
+-- public C API through ffi; what it returns travels back as JSON.
+--
+--    local results = world.run(3, function(rank) ... return {status = 0} end, {timeout = 20})
+--    results[0].status
+--
+-- A rank that raises gives {raised = "text"}; one that is killed gives {signal = 9}; one that is still there at the deadline
+-- is killed and gives {timeout = true}.
+
+local cjson = require "cjson"
+local ffi = require "ffi"
+local inside = require "spec.support.inside"
+local signal = require "posix.signal"
+local unistd = require "posix.unistd"
+local poll = require "posix.poll"
+local wait = require "posix.sys.wait"
+local time = require "posix.time"
+
+local world = {}
+
+local function now()
+   local t = time.clock_gettime(time.CLOCK_MONOTONIC)
+   return t.tv_sec + t.tv_nsec * 1e-9
+end
+
+local function write_all(fd, text)
+   while #text > 0 do
+      local written = unistd.write(fd, text)
+      if not written then
+         return
+      end
+      text = text:sub(written + 1)
+   end
+end
+
+local function start(rank, body)
+   local reader, writer = unistd.pipe()
+   local pid = assert(unistd.fork())
+   if pid == 0 then
+      unistd.close(reader)
+      local good, result = xpcall(body, debug.traceback, rank)
+      if not good then
+         result = {raised = tostring(result)}
+      end
+      write_all(writer, cjson.encode(result or {}))
+      unistd._exit(0)
+   end
+   unistd.close(writer)
+   return {rank = rank, pid = pid, fd = reader, text = {}}
+end
+
+local function collect(child, deadline)
+   while true do
+      local left = math.max(0, math.ceil((deadline - now()) * 1000))
+      if poll.rpoll(child.fd, left) == 0 then
+         signal.kill(child.pid, signal.SIGKILL)
+         child.late = true
+      end
+      local text = unistd.read(child.fd, 65536)
+      if not text or text == "" then
+         break
+      end
+      table.insert(child.text, text)
+   end
+   unistd.close(child.fd)
+   local _, how, code = wait.wait(child.pid)
+   if child.late then
+      return {timeout = true}
+   elseif how == "killed" then
+      return {signal = code}
+   end
+   return cjson.decode(table.concat(child.text))
+end
+
+--- Starts `count` ranks of `body` and returns their results by rank. options.timeout is in seconds (30);
+-- options.meanwhile(children) runs in the parent while they live, with the pid of each.
+function world.run(count, body, options)
+   options = options or {}
+   inside.declare("sluice.h")
+   local deadline = now() + (options.timeout or 30)
+   local children, results = {}, {}
+   for rank = 0, count - 1 do
+      children[rank] = start(rank, body)
+   end
+   if options.meanwhile then
+      options.meanwhile(children)
+   end
+   for rank = 0, count - 1 do
+      results[rank] = collect(children[rank], deadline)
+   end
+   return results
+end
+
+world.now = now
+
+--- A free TCP port of the loopback interface and the listening socket that holds it, for rank 0's listen_fd.
+function world.listen()
+   local socket = require "posix.sys.socket"
+   local fd = assert(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
+   assert(socket.bind(fd, {family = socket.AF_INET, addr = "127.0.0.1", port = 0}))
+   assert(socket.listen(fd, 64))
+   return fd, socket.getsockname(fd).port
+end
+
+--- Seals an init info given as a Lua table; raises with the library's text where it is refused.
+function world.seal(info)
+   local C, err = inside.declare("sluice.h"), inside.error()
+   local text, sealed = type(info) == "string" and info or cjson.encode(info), ffi.new("char *[1]")
+   if C.sluice_seal_init_info(text, #text, sealed, err) ~= 0 then
+      error(inside.text(err), 2)
+   end
+   local json = ffi.string(sealed[0])
+   C.sluice_free(sealed[0])
+   return json
+end
+
+return world
