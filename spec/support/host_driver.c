@@ -1,0 +1,882 @@
+/*
+ * host_driver.c: runs the host transport between real processes, with a parent in the engine's place: it carries cards,
+ * holds the rounds around batches and ends waits when a rank is lost.
+ *
+ *     host_driver check SCENE ROAD [OPTION...]   moves a scene's tensors, compares every live byte with the element's formula
+ *     host_driver bench --json                   measures each road against its own limit, alternately, in one run
+ *
+ * A scene is a list of tensors, each cut over the trainers along one dim and over the workers along another; its programs
+ * are made here, from the shapes alone, so that this does not rest on the planner. One JSON object is printed; the exit
+ * status is 0 when every rank ended well.
+ */
+#include "base/error.h"
+#include "base/memory.h"
+#include "transport/host/host.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_RANKS = 64, MAX_DIMS = 4 };
+
+static void die(const char *what)
+{
+    fprintf(stderr, "host_driver: %s: %s\n", what, strerror(errno));
+    exit(3);
+}
+
+static void *need(void *memory)
+{
+    if (memory == NULL)
+        die("memory");
+    return memory;
+}
+
+/* ---- scenes ---- */
+
+typedef enum place { IN_HEAP, IN_REGION } place;
+
+/* Dims are named by what cuts them: -1 means no cut (every rank of that side holds the whole extent). */
+typedef struct tensor {
+    int ndim;
+    int64_t shape[MAX_DIMS];
+    int64_t element;      /* bytes */
+    int cut_source, cut_live;
+    int order[MAX_DIMS];  /* live dim i shows tensor dim order[i] */
+    int64_t pad;          /* extra elements at the high end of the live tensor's last dim */
+    bool fill;            /* the padding is cleared by the transport; else it must stay as it was */
+    bool full;            /* to staging */
+    place where;
+} tensor;
+
+typedef struct scene {
+    int32_t trainers, workers;
+    size_t count;
+    tensor *tensor;
+} scene;
+
+typedef struct options {
+    int batches, cycles;
+    uint64_t seed;
+    int kill_rank, kill_batch;
+    bool move_sources, forbid, one_in_read_only, lose_source;
+    double timeout;
+} options;
+
+static tensor *add(scene *s, int ndim, const int64_t *shape, int64_t element, int cut_source, int cut_live)
+{
+    s->tensor = need(realloc(s->tensor, (s->count + 1) * sizeof *s->tensor));
+    tensor *t = &s->tensor[s->count++];
+    *t = (tensor){ .ndim = ndim, .element = element, .cut_source = cut_source, .cut_live = cut_live };
+    for (int i = 0; i < ndim; i++) {
+        t->shape[i] = shape[i];
+        t->order[i] = i;
+    }
+    return t;
+}
+
+#define SHAPE(...) ((const int64_t[]){ __VA_ARGS__ })
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static uint64_t draw(uint64_t *state, uint64_t below)
+{
+    return mix((*state)++) % below;
+}
+
+static void add_random(scene *s, uint64_t *state)
+{
+    int64_t shape[MAX_DIMS];
+    int ndim = (int)draw(state, MAX_DIMS + 1);
+    for (int i = 0; i < ndim; i++)
+        shape[i] = 1 + (int64_t)draw(state, draw(state, 4) == 0 ? 300 : 24);
+    tensor *t = add(s, ndim, shape, (int64_t)1 << draw(state, 4), ndim == 0 ? -1 : (int)draw(state, (uint64_t)ndim + 1) - 1,
+                    ndim == 0 ? -1 : (int)draw(state, (uint64_t)ndim + 1) - 1);
+    for (int i = ndim - 1; i > 0; i--) {
+        int j = (int)draw(state, (uint64_t)i + 1), keep = t->order[i];
+        t->order[i] = t->order[j];
+        t->order[j] = keep;
+    }
+    t->full = draw(state, 8) == 0;
+    t->pad = ndim > 0 && !t->full && draw(state, 3) == 0 ? 1 + (int64_t)draw(state, 5) : 0;
+    t->fill = draw(state, 2) == 0;
+    t->where = draw(state, 2) == 0 ? IN_HEAP : IN_REGION;
+}
+
+static scene make_scene(const char *name, uint64_t seed)
+{
+    scene s = { .trainers = 2, .workers = 2 };
+    if (strcmp(name, "contiguous") == 0) {
+        add(&s, 2, SHAPE(1024, 4096), 2, 0, 0);
+        add(&s, 1, SHAPE(9 << 20), 2, -1, -1); /* longer than one call */
+    } else if (strcmp(name, "strided") == 0) {
+        add(&s, 2, SHAPE(512, 4096), 2, 0, 1);
+        add(&s, 2, SHAPE(700, 2050), 4, 1, 0)->pad = 6;
+    } else if (strcmp(name, "permuted") == 0) {
+        tensor *t = add(&s, 2, SHAPE(1000, 600), 2, 0, 1);
+        t->order[0] = 1, t->order[1] = 0;
+        t = add(&s, 3, SHAPE(7, 300, 90), 4, 1, 2);
+        t->order[0] = 2, t->order[1] = 0, t->order[2] = 1;
+        t = add(&s, 2, SHAPE(3, 200000), 1, -1, 1);
+        t->order[0] = 1, t->order[1] = 0;
+    } else if (strcmp(name, "tiny_rows") == 0) {
+        for (int64_t run = 1; run < 600; run = run * 5 / 3 + 1)
+            add(&s, 2, SHAPE(400, 2 * run), 1, 0, 1);
+        add(&s, 3, SHAPE(40, 50, 6), 2, 0, 2);
+        add(&s, 2, SHAPE(300, 4096), 2, 0, -1)->cut_live = 1;
+        add(&s, 2, SHAPE(5000, 2), 2, 0, 1);
+        add(&s, 3, SHAPE(30, 64, 4000), 1, 0, 1)->pad = 3;
+    } else if (strcmp(name, "empty") == 0) {
+        s.trainers = 3, s.workers = 4;
+        add(&s, 1, SHAPE(2), 4, 0, 0); /* fewer elements than ranks */
+        add(&s, 2, SHAPE(1, 5), 2, 0, 0);
+        add(&s, 0, SHAPE(0), 4, -1, -1);
+    } else if (strcmp(name, "many") == 0) {
+        for (int i = 0; i < 5000; i++)
+            add(&s, 1, SHAPE(512), 2, 0, 0);
+    } else if (strcmp(name, "padding") == 0) {
+        for (int i = 0; i < 4; i++) {
+            tensor *t = add(&s, 2, SHAPE(100, 30 + 300 * i), 2, i % 2, 1);
+            t->pad = 5 + i;
+            t->fill = i % 2 == 0;
+        }
+    } else if (strcmp(name, "staging") == 0) {
+        for (int i = 0; i < 6; i++)
+            add(&s, 2, SHAPE(64, 700), 4, i % 2, -1)->full = i != 3;
+        add(&s, 1, SHAPE(9 << 20), 1, 0, -1)->full = true;
+    } else if (strcmp(name, "fan_in") == 0) {
+        s.trainers = 5, s.workers = 1;
+        add(&s, 2, SHAPE(333, 1024), 2, 0, -1);
+        add(&s, 2, SHAPE(64, 1003), 2, 1, -1);
+    } else if (strcmp(name, "fan_out") == 0) {
+        s.trainers = 1, s.workers = 5;
+        add(&s, 2, SHAPE(333, 1024), 2, -1, 0);
+        add(&s, 2, SHAPE(64, 1003), 2, -1, 1);
+        add(&s, 1, SHAPE(9 << 20), 1, -1, -1);
+    } else if (strcmp(name, "mixed") == 0) { /* in regions and out of them */
+        for (int i = 0; i < 40; i++)
+            add(&s, 2, SHAPE(64, 256 + i), 2, i % 2, (i / 2) % 2)->where = i % 3 == 0 ? IN_HEAP : IN_REGION;
+    } else if (strcmp(name, "random") == 0) {
+        uint64_t state = mix(seed);
+        s.trainers = 1 + (int32_t)draw(&state, 4), s.workers = 1 + (int32_t)draw(&state, 4);
+        for (uint64_t i = 5 + draw(&state, 40); i > 0; i--)
+            add_random(&s, &state);
+    } else {
+        fprintf(stderr, "host_driver: no scene of the name %s\n", name);
+        exit(3);
+    }
+    return s;
+}
+
+/* ---- who holds what ---- */
+
+/* [*low, *high) of an extent for the i-th of n, as torch.chunk cuts. */
+static void chunk(int64_t extent, int32_t n, int32_t i, int64_t *low, int64_t *high)
+{
+    int64_t each = (extent + n - 1) / n;
+    *low = each * i < extent ? each * i : extent;
+    *high = *low + each < extent ? *low + each : extent;
+}
+
+typedef struct rect {
+    int64_t low[MAX_DIMS], high[MAX_DIMS];
+} rect;
+
+static rect held(const tensor *t, int cut, int32_t n, int32_t i)
+{
+    rect r;
+    for (int d = 0; d < t->ndim; d++) {
+        r.low[d] = 0, r.high[d] = t->shape[d];
+        if (d == cut)
+            chunk(t->shape[d], n, i, &r.low[d], &r.high[d]);
+    }
+    return r;
+}
+
+static int64_t elements(const tensor *t, const rect *r)
+{
+    int64_t product = 1;
+    for (int d = 0; d < t->ndim; d++)
+        product *= r->high[d] > r->low[d] ? r->high[d] - r->low[d] : 0;
+    return product;
+}
+
+/* Byte strides, by tensor dim, of what a worker holds: its dims in `order`, the last one padded; *bytes is the whole. */
+static void live_strides(const tensor *t, const rect *r, int64_t stride[MAX_DIMS], int64_t *bytes)
+{
+    int64_t step = t->element;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        int d = t->order[i];
+        stride[d] = step;
+        step *= r->high[d] - r->low[d] + (i == t->ndim - 1 ? t->pad : 0);
+    }
+    *bytes = step;
+}
+
+static void row_major(const tensor *t, const rect *r, int64_t stride[MAX_DIMS])
+{
+    int64_t step = t->element;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= r->high[d] - r->low[d];
+    }
+}
+
+/* The trainer that feeds a worker with a tensor that every trainer holds. */
+static bool feeds(const scene *s, size_t param, int32_t trainer, int32_t worker)
+{
+    return s->tensor[param].cut_source >= 0 || (size_t)trainer == (param + (size_t)worker) % (size_t)s->trainers;
+}
+
+/* The copy of one tensor between two ranks, collapsed; false when there is nothing to move. */
+static bool make_copy(const scene *s, size_t param, int32_t trainer, int32_t worker, slc_arena *arena, slc_copy *copy)
+{
+    const tensor *t = &s->tensor[param];
+    rect from = held(t, t->cut_source, s->trainers, trainer);
+    rect to = held(t, t->full ? -1 : t->cut_live, s->workers, worker);
+    int64_t source[MAX_DIMS], destination[MAX_DIMS], bytes;
+    if (!feeds(s, param, trainer, worker) || elements(t, &from) == 0 || elements(t, &to) == 0)
+        return false;
+    row_major(t, &from, source);
+    live_strides(t, &to, destination, &bytes);
+    *copy = (slc_copy){ .run = t->element, .bytes = t->element, .buffer = t->full ? SLC_STAGING : (uint32_t)param };
+    slc_stride *dim = need(slc_arena_take(arena, SLC_MAX_DIMS, sizeof *dim));
+    uint32_t ndim = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        int64_t low = from.low[d] > to.low[d] ? from.low[d] : to.low[d];
+        int64_t high = from.high[d] < to.high[d] ? from.high[d] : to.high[d];
+        if (high <= low)
+            return false;
+        copy->source += (low - from.low[d]) * source[d];
+        copy->destination += (low - to.low[d]) * destination[d];
+        copy->bytes *= high - low;
+        slc_stride next = { .count = high - low, .source = source[d], .destination = destination[d] };
+        if (next.count == 1)
+            continue;
+        slc_stride *last = ndim > 0 ? &dim[ndim - 1] : NULL;
+        if (last != NULL && last->source == next.source * next.count && last->destination == next.destination * next.count)
+            *last = (slc_stride){ .count = last->count * next.count, .source = next.source, .destination = next.destination };
+        else
+            dim[ndim++] = next;
+    }
+    if (ndim > 0 && dim[ndim - 1].source == copy->run && dim[ndim - 1].destination == copy->run)
+        copy->run *= dim[--ndim].count;
+    copy->dim = dim;
+    copy->ndim = ndim;
+    return true;
+}
+
+static void make_fill(const scene *s, size_t param, int32_t worker, slc_arena *arena, slc_segment *segment)
+{
+    const tensor *t = &s->tensor[param];
+    rect r = held(t, t->cut_live, s->workers, worker);
+    int64_t stride[MAX_DIMS], bytes;
+    if (t->pad == 0 || !t->fill || elements(t, &r) == 0)
+        return;
+    live_strides(t, &r, stride, &bytes);
+    int last = t->order[t->ndim - 1];
+    slc_fill *fill = need(slc_arena_take(arena, 1, sizeof *fill));
+    slc_stride *dim = need(slc_arena_take(arena, SLC_MAX_DIMS, sizeof *dim));
+    *fill = (slc_fill){ .buffer = (uint32_t)param, .destination = (r.high[last] - r.low[last]) * t->element, .run = t->pad * t->element,
+                        .dim = dim };
+    fill->bytes = fill->run;
+    for (int i = 0; i + 1 < t->ndim; i++) {
+        int d = t->order[i];
+        dim[fill->ndim++] = (slc_stride){ .count = r.high[d] - r.low[d], .destination = stride[d] };
+        fill->bytes *= r.high[d] - r.low[d];
+    }
+    segment->fill = fill;
+    segment->nfills = 1;
+}
+
+static slc_program make_program(const scene *s, int32_t rank)
+{
+    slc_program p = { .rank = rank, .count = s->count };
+    bool worker = rank >= s->trainers, met[MAX_RANKS] = { false };
+    int32_t others = worker ? s->trainers : s->workers;
+    p.segment = need(slc_arena_take(&p.arena, s->count, sizeof *p.segment));
+    p.peer = need(slc_arena_take(&p.arena, (size_t)others, sizeof *p.peer));
+    for (size_t i = 0; i < s->count; i++) {
+        slc_segment *segment = &p.segment[i];
+        segment->param = (uint32_t)i;
+        segment->copy = need(slc_arena_take(&p.arena, (size_t)others, sizeof *segment->copy));
+        for (int32_t other = 0; other < others; other++) {
+            slc_copy *copy = &segment->copy[segment->ncopies];
+            if (!make_copy(s, i, worker ? other : rank, worker ? rank - s->trainers : other, &p.arena, copy))
+                continue;
+            copy->peer = worker ? other : s->trainers + other;
+            met[other] = true;
+            segment->ncopies++;
+            segment->bytes += copy->bytes;
+            p.copies++;
+        }
+        if (worker)
+            make_fill(s, i, rank - s->trainers, &p.arena, segment);
+        p.bytes += segment->bytes;
+    }
+    for (int32_t other = 0; other < others; other++)
+        if (met[other])
+            p.peer[p.npeers++] = worker ? other : s->trainers + other;
+    return p;
+}
+
+/* ---- values ---- */
+
+/* Writes the element that stands at `index` (by tensor dim) in batch `batch`. */
+static void value_of(const scene *s, size_t param, int batch, const int64_t *index, unsigned char *bytes)
+{
+    const tensor *t = &s->tensor[param];
+    uint64_t number = 0;
+    for (int d = 0; d < t->ndim; d++)
+        number = number * (uint64_t)t->shape[d] + (uint64_t)index[d];
+    uint64_t value = mix(number ^ ((uint64_t)param << 40) ^ ((uint64_t)(batch + 1) << 56));
+    memcpy(bytes, &value, (size_t)t->element);
+}
+
+/* Calls `value_of` or compares it for every element of a rect with the given strides. Returns the elements that differ. */
+static int64_t each_element(const scene *s, size_t param, int batch, const rect *r, const int64_t *stride, unsigned char *base, bool compare)
+{
+    const tensor *t = &s->tensor[param];
+    int64_t index[MAX_DIMS], wrong = 0;
+    if (elements(t, r) == 0)
+        return 0;
+    memcpy(index, r->low, sizeof index);
+    for (;;) {
+        unsigned char *at = base, wanted[8];
+        for (int d = 0; d < t->ndim; d++)
+            at += (index[d] - r->low[d]) * stride[d];
+        if (compare) {
+            value_of(s, param, batch, index, wanted);
+            wrong += memcmp(at, wanted, (size_t)t->element) != 0;
+        } else {
+            value_of(s, param, batch, index, at);
+        }
+        int d = t->ndim;
+        for (; d > 0; d--) {
+            if (++index[d - 1] < r->high[d - 1])
+                break;
+            index[d - 1] = r->low[d - 1];
+        }
+        if (d == 0)
+            return wrong;
+    }
+}
+
+enum { UNTOUCHED = 0xa5 };
+
+/* Bytes of the live tensor that no element covers: still UNTOUCHED, or cleared where they are filled. */
+static int64_t wrong_padding(const scene *s, size_t param, const rect *r, const unsigned char *base)
+{
+    const tensor *t = &s->tensor[param];
+    int64_t stride[MAX_DIMS], bytes, wrong = 0;
+    if (t->pad == 0)
+        return 0;
+    live_strides(t, r, stride, &bytes);
+    int last = t->order[t->ndim - 1];
+    int64_t filled = (r->high[last] - r->low[last]) * t->element, row = filled + t->pad * t->element;
+    for (int64_t i = 0; i < bytes; i++)
+        if (i % row >= filled)
+            wrong += base[i] != (t->fill ? 0 : UNTOUCHED);
+    return wrong;
+}
+
+/* ---- a rank ---- */
+
+typedef enum kind { CARD, READY, CARDS, GO, ABORT } kind;
+
+typedef struct message {
+    kind kind;
+    int32_t rank;
+    sluice_status status;
+    uint32_t length;
+    char text[60000];
+} message;
+
+typedef struct rank {
+    const scene *scene;
+    const options *options;
+    const char *road;
+    int32_t number;
+    int fd;
+    slc_program program;
+    slc_transport *transport;
+    /* trainer */
+    const void **source;
+    slc_region *region;
+    size_t nregions;
+    /* worker */
+    slc_live_set live;
+    unsigned char *staging;
+    int64_t wrong;
+} rank;
+
+static bool is_worker(const rank *r)
+{
+    return r->number >= r->scene->trainers;
+}
+
+static void say(int fd, const message *m)
+{
+    if (send(fd, m, offsetof(message, text) + m->length, MSG_NOSIGNAL) < 0)
+        exit(4);
+}
+
+static message *hear(int fd)
+{
+    static message m;
+    if (recv(fd, &m, sizeof m, 0) <= 0)
+        exit(4);
+    return &m;
+}
+
+static sluice_status from_message(const message *m, sluice_error *error)
+{
+    slc_fail(error, SLUICE_PEER, "round", "%.*s", (int)m->length, m->text);
+    error->rank = m->rank;
+    return SLUICE_PEER;
+}
+
+static sluice_status watch_parent(void *context, sluice_error *error)
+{
+    const rank *r = context;
+    static message m;
+    ssize_t got = recv(r->fd, &m, sizeof m, MSG_DONTWAIT | MSG_PEEK);
+    return got > 0 && m.kind == ABORT ? from_message(&m, error) : SLUICE_OK;
+}
+
+static sluice_status hold_round(rank *r, sluice_error *error)
+{
+    message m = { .kind = READY, .rank = r->number };
+    say(r->fd, &m);
+    const message *verdict = hear(r->fd);
+    return verdict->kind == ABORT ? from_message(verdict, error) : SLUICE_OK;
+}
+
+static void *fresh(rank *r, const tensor *t, size_t bytes)
+{
+    if (t->where == IN_HEAP)
+        return need(malloc(bytes + 1));
+    sluice_error error = SLUICE_ERROR_INIT;
+    r->region = need(realloc(r->region, (r->nregions + 1) * sizeof *r->region));
+    if (slc_region_create(bytes, &r->region[r->nregions], &error) != SLUICE_OK)
+        die(error.text);
+    return r->region[r->nregions++].data;
+}
+
+static void make_sources(rank *r)
+{
+    const scene *s = r->scene;
+    r->source = need(calloc(s->count + 1, sizeof *r->source));
+    for (size_t i = 0; i < s->count; i++) {
+        rect box = held(&s->tensor[i], s->tensor[i].cut_source, s->trainers, r->number);
+        int64_t bytes = elements(&s->tensor[i], &box) * s->tensor[i].element;
+        if (bytes > 0)
+            r->source[i] = fresh(r, &s->tensor[i], (size_t)bytes);
+    }
+}
+
+static void write_sources(rank *r, int batch)
+{
+    const scene *s = r->scene;
+    for (size_t i = 0; i < s->count; i++) {
+        const tensor *t = &s->tensor[i];
+        rect box = held(t, t->cut_source, s->trainers, r->number);
+        int64_t stride[MAX_DIMS], bytes = elements(t, &box) * t->element;
+        row_major(t, &box, stride);
+        if (batch > 0 && r->options->move_sources && t->where == IN_HEAP && bytes > 0) {
+            void *moved = need(malloc((size_t)bytes + 64)); /* the old one stays allocated until the new one is, so it lies elsewhere */
+            free((void *)(uintptr_t)r->source[i]);
+            r->source[i] = moved;
+        }
+        if (bytes > 0)
+            each_element(s, i, batch, &box, stride, (unsigned char *)(uintptr_t)r->source[i], false);
+    }
+}
+
+static void make_live(rank *r)
+{
+    const scene *s = r->scene;
+    int64_t largest = 1;
+    r->live.item = need(calloc(s->count + 1, sizeof *r->live.item));
+    r->live.count = s->count;
+    for (size_t i = 0; i < s->count; i++) {
+        const tensor *t = &s->tensor[i];
+        rect box = held(t, t->full ? -1 : t->cut_live, s->workers, r->number - s->trainers);
+        int64_t stride[MAX_DIMS], bytes;
+        live_strides(t, &box, stride, &bytes);
+        if (t->full && bytes > largest)
+            largest = bytes;
+        if (t->full)
+            bytes = 0;
+        static char name[] = "live";
+        slc_live *live = &r->live.item[i];
+        *live = (slc_live){ .name = name, .dtype = slc_dtype_find("uint8"), .ndim = 1, .shape = { bytes }, .stride = { 1 } };
+        live->data = need(malloc((size_t)bytes + 1));
+        memset(live->data, UNTOUCHED, (size_t)bytes);
+    }
+    r->staging = need(malloc((size_t)largest));
+    if (r->options->one_in_read_only) {
+        r->live.item[0].data = mmap(NULL, (size_t)r->live.item[0].shape[0] + 1, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (r->live.item[0].data == MAP_FAILED)
+            die("mmap");
+    }
+}
+
+static void check_direct(rank *r, int batch)
+{
+    const scene *s = r->scene;
+    for (size_t i = 0; i < s->count; i++) {
+        const tensor *t = &s->tensor[i];
+        if (t->full)
+            continue;
+        rect box = held(t, t->cut_live, s->workers, r->number - s->trainers);
+        int64_t stride[MAX_DIMS], bytes;
+        live_strides(t, &box, stride, &bytes);
+        int64_t wrong = each_element(s, i, batch, &box, stride, r->live.item[i].data, true);
+        if (elements(t, &box) > 0)
+            wrong += wrong_padding(s, i, &box, r->live.item[i].data);
+        if (wrong > 0)
+            fprintf(stderr, "worker rank %d: tensor %zu, batch %d: %" PRId64 " wrong\n", (int)r->number, i, batch, wrong);
+        r->wrong += wrong;
+    }
+}
+
+static void check_staged(rank *r, size_t param, int batch)
+{
+    const tensor *t = &r->scene->tensor[param];
+    rect box = held(t, -1, 1, 0);
+    int64_t stride[MAX_DIMS], bytes;
+    live_strides(t, &box, stride, &bytes);
+    r->wrong += each_element(r->scene, param, batch, &box, stride, r->staging, true);
+}
+
+static sluice_status open_rank(rank *r, sluice_error *error)
+{
+    const scene *s = r->scene;
+    slc_transport_config config = { .rank = r->number, .trainers = s->trainers, .workers = s->workers, .program = &r->program,
+                                    .live = is_worker(r) ? &r->live : NULL, .source = r->source, .region = r->region,
+                                    .nregions = r->nregions, .road = r->road };
+    return slc_host_transport.open(&config, &r->transport, error);
+}
+
+/* Gives this rank's card (or its error), gets all cards, connects. */
+static sluice_status meet(rank *r, sluice_error *error)
+{
+    slc_buffer card = { 0 };
+    static message m;
+    sluice_status status = open_rank(r, error);
+    if (status != SLUICE_OK || (status = slc_host_transport.card(r->transport, &card, error)) != SLUICE_OK)
+        return status;
+    m = (message){ .kind = CARD, .rank = r->number, .length = (uint32_t)card.length };
+    memcpy(m.text, card.data, card.length);
+    slc_buffer_clear(&card);
+    say(r->fd, &m);
+    static unsigned char cards[MAX_RANKS][1024];
+    const unsigned char *pointer[MAX_RANKS];
+    size_t length[MAX_RANKS], all_lengths[MAX_RANKS];
+    for (int32_t i = 0; i < r->scene->trainers + r->scene->workers; i++) {
+        const message *one = hear(r->fd);
+        if (one->kind == ABORT)
+            return from_message(one, error);
+        memcpy(cards[i], one->text, one->length);
+        all_lengths[i] = one->length;
+    }
+    for (size_t i = 0; i < r->program.npeers; i++) {
+        pointer[i] = cards[r->program.peer[i]];
+        length[i] = all_lengths[r->program.peer[i]];
+    }
+    slc_watch watch = { watch_parent, r };
+    return slc_host_transport.connect(r->transport, pointer, length, slc_deadline_in(r->options->timeout), watch, error);
+}
+
+static sluice_status run_batch(rank *r, int batch, sluice_error *error)
+{
+    const slc_transport_ops *ops = &slc_host_transport;
+    slc_deadline deadline = slc_deadline_in(r->options->timeout);
+    slc_watch watch = { watch_parent, r };
+    if (!is_worker(r))
+        write_sources(r, batch);
+    sluice_status status = ops->begin(r->transport, deadline, watch, error);
+    if (status == SLUICE_OK)
+        status = hold_round(r, error);
+    bool killing = r->options->kill_rank >= 0 && r->options->kill_batch == batch;
+    if (killing && status == SLUICE_OK) {
+        if (r->options->kill_rank == r->number)
+            raise(SIGKILL);
+        if ((r->options->kill_rank >= r->scene->trainers) != is_worker(r))
+            poll(NULL, 0, 100); /* the other side comes upon a rank that is gone for certain */
+    }
+    for (size_t i = 0; status == SLUICE_OK && i < r->program.count; i++) {
+        bool full = is_worker(r) && r->scene->tensor[i].full;
+        if (full)
+            memset(r->staging, UNTOUCHED, 1);
+        status = ops->run(r->transport, &r->program.segment[i], full ? r->staging : NULL, deadline, watch, error);
+        if (full && status == SLUICE_OK)
+            check_staged(r, i, batch);
+    }
+    if (status == SLUICE_OK)
+        status = ops->end(r->transport, deadline, watch, error);
+    if (status == SLUICE_OK)
+        status = hold_round(r, error);
+    if (status == SLUICE_OK && is_worker(r))
+        check_direct(r, batch);
+    return status;
+}
+
+static int count_descriptors(void)
+{
+    DIR *directory = opendir("/proc/self/fd");
+    int count = 0;
+    while (directory != NULL && readdir(directory) != NULL)
+        count++;
+    if (directory != NULL)
+        closedir(directory);
+    return count;
+}
+
+static void report(rank *r, sluice_status status, const sluice_error *error, const char *roads)
+{
+    message m = { .kind = READY, .rank = r->number, .status = status };
+    m.length = (uint32_t)snprintf(m.text, sizeof m.text, "%s", status == SLUICE_OK ? roads : error->text);
+    say(r->fd, &m);
+}
+
+static void forbid_reading(void)
+{
+    /* Without capabilities and not dumpable, a process cannot be read by others of its own user. */
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
+        die("setuid");
+    prctl(PR_SET_DUMPABLE, 0);
+}
+
+static int run_rank(rank *r)
+{
+    sluice_error error = SLUICE_ERROR_INIT;
+    sluice_status status = SLUICE_OK;
+    char roads[256] = "";
+    if (is_worker(r))
+        make_live(r);
+    else
+        make_sources(r);
+    if (r->options->forbid)
+        forbid_reading();
+    r->program = make_program(r->scene, r->number);
+    int before = count_descriptors();
+    for (int cycle = 0; status == SLUICE_OK && cycle < r->options->cycles; cycle++) {
+        status = meet(r, &error);
+        if (status == SLUICE_OK && r->options->lose_source && !is_worker(r) && r->number == 0)
+            r->source[0] = NULL;
+        if (status == SLUICE_OK)
+            status = hold_round(r, &error);
+        for (int batch = 0; status == SLUICE_OK && batch < r->options->batches; batch++)
+            status = run_batch(r, batch, &error);
+        roads[0] = '\0';
+        for (size_t i = 0; status == SLUICE_OK && i < r->program.npeers && i < 8; i++)
+            snprintf(roads + strlen(roads), sizeof roads - strlen(roads), "%s%s", i == 0 ? "" : " ",
+                     slc_host_transport.road(r->transport, i));
+        if (status != SLUICE_OK && r->transport != NULL)
+            slc_host_transport.abort(r->transport);
+        slc_host_transport.close(r->transport);
+        r->transport = NULL;
+    }
+    if (status == SLUICE_OK && count_descriptors() != before)
+        status = slc_fail(&error, SLUICE_INTERNAL, "driver", "%d descriptors before, %d after", before, count_descriptors());
+    if (status == SLUICE_OK && r->wrong > 0)
+        status = slc_fail(&error, SLUICE_INTERNAL, "driver", "%" PRId64 " elements or bytes are wrong", r->wrong);
+    report(r, status, &error, roads);
+    return status == SLUICE_OK ? 0 : 1;
+}
+
+/* ---- the parent ---- */
+
+typedef struct child {
+    pid_t pid;
+    int fd;
+    bool gone, waiting, told;
+    sluice_status status;
+    message last;
+} child;
+
+static void print_text(const char *text)
+{
+    putchar('"');
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\')
+            putchar('\\');
+        putchar((unsigned char)*text < ' ' ? ' ' : *text);
+    }
+    putchar('"');
+}
+
+static void tell(child *c, const message *m)
+{
+    if (!c->gone && !c->told)
+        (void)!send(c->fd, m, offsetof(message, text) + m->length, MSG_NOSIGNAL);
+}
+
+static void abort_all(child *c, int n, int32_t who, const char *text)
+{
+    static message m;
+    m = (message){ .kind = ABORT, .rank = who };
+    m.length = (uint32_t)snprintf(m.text, sizeof m.text, "%s", text);
+    for (int i = 0; i < n; i++)
+        if (i != who) {
+            tell(&c[i], &m);
+            c[i].told = true;
+        }
+}
+
+/* Everyone waits: hands cards around, or lets all go on. */
+static void release(child *c, int n)
+{
+    message go = { .kind = GO };
+    for (int i = 0; i < n; i++) {
+        c[i].waiting = false;
+        for (int j = 0; c[0].last.kind == CARD && j < n; j++)
+            tell(&c[i], &c[j].last);
+        if (c[0].last.kind != CARD)
+            tell(&c[i], &go);
+    }
+}
+
+static void listen_to(child *c, int n, int i)
+{
+    ssize_t got = recv(c[i].fd, &c[i].last, sizeof c[i].last, 0);
+    if (got <= 0) {
+        c[i].gone = true;
+        if (c[i].status == SLUICE_OK && c[i].last.length == 0) {
+            char text[64];
+            snprintf(text, sizeof text, "rank %d was lost", i);
+            abort_all(c, n, i, text);
+        }
+        return;
+    }
+    c[i].status = c[i].last.status;
+    c[i].last.text[c[i].last.length] = '\0';
+    c[i].waiting = true;
+    if (c[i].status != SLUICE_OK)
+        abort_all(c, n, i, c[i].last.text);
+}
+
+static int mind(child *c, int n)
+{
+    struct pollfd p[MAX_RANKS];
+    for (;;) {
+        int left = 0, waiting = 0;
+        for (int i = 0; i < n; i++) {
+            p[i] = (struct pollfd){ .fd = c[i].gone ? -1 : c[i].fd, .events = POLLIN };
+            left += !c[i].gone;
+            waiting += c[i].waiting;
+        }
+        if (left == 0)
+            break;
+        if (waiting == n && c[0].last.kind == READY && c[0].last.length > 0) {
+            /* the last words of all: they leave by themselves */
+        } else if (waiting == n) {
+            release(c, n);
+        }
+        if (poll(p, (nfds_t)n, -1) < 0 && errno != EINTR)
+            die("poll");
+        for (int i = 0; i < n; i++)
+            if (p[i].revents != 0)
+                listen_to(c, n, i);
+    }
+    int bad = 0;
+    for (int i = 0; i < n; i++) {
+        int status;
+        waitpid(c[i].pid, &status, 0);
+        if (WIFSIGNALED(status)) {
+            c[i].status = SLUICE_INTERNAL;
+            snprintf(c[i].last.text, sizeof c[i].last.text, "signal %d", WTERMSIG(status));
+        }
+        bad += c[i].status != SLUICE_OK || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    return bad;
+}
+
+static int check(const char *name, const char *road, const options *o)
+{
+    scene s = make_scene(name, o->seed);
+    int n = s.trainers + s.workers;
+    if (strcmp(road, "map") == 0)
+        for (size_t i = 0; i < s.count && strcmp(name, "mixed") != 0; i++)
+            s.tensor[i].where = IN_REGION;
+    child *c = need(calloc((size_t)n, sizeof *c));
+    for (int i = 0; i < n; i++) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+            die("socketpair");
+        int size = 1 << 20;
+        setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+        c[i].pid = fork();
+        if (c[i].pid < 0)
+            die("fork");
+        if (c[i].pid == 0) {
+            for (int j = 0; j < i; j++)
+                close(c[j].fd);
+            close(pair[0]);
+            rank r = { .scene = &s, .options = o, .road = strcmp(road, "any") == 0 ? NULL : road, .number = i, .fd = pair[1] };
+            exit(run_rank(&r));
+        }
+        close(pair[1]);
+        c[i].fd = pair[0];
+    }
+    int bad = mind(c, n);
+    printf("{\"ok\": %s, \"trainers\": %d, \"workers\": %d, \"ranks\": [", bad == 0 ? "true" : "false", (int)s.trainers, (int)s.workers);
+    for (int i = 0; i < n; i++) {
+        printf("%s{\"status\": ", i == 0 ? "" : ", ");
+        print_text(sluice_status_text(c[i].status));
+        printf(", \"text\": ");
+        print_text(c[i].last.text);
+        printf("}");
+    }
+    printf("]}\n");
+    return bad == 0 ? 0 : 1;
+}
+
+/* A number behind "name=", or what it was. */
+static double number_of(const char *argument, const char *name, double was)
+{
+    size_t length = strlen(name);
+    return strncmp(argument, name, length) == 0 && argument[length] == '=' ? atof(argument + length + 1) : was;
+}
+
+int main(int argc, char **argv)
+{
+    options o = { .batches = 2, .cycles = 1, .seed = 1, .kill_rank = -1, .timeout = 20 };
+    if (argc < 4 || strcmp(argv[1], "check") != 0) {
+        fprintf(stderr, "usage: host_driver check SCENE ROAD [OPTION...]\n");
+        return 3;
+    }
+    for (int i = 4; i < argc; i++) {
+        o.batches = (int)number_of(argv[i], "batches", o.batches);
+        o.cycles = (int)number_of(argv[i], "cycles", o.cycles);
+        o.seed = (uint64_t)number_of(argv[i], "seed", (double)o.seed);
+        o.kill_rank = (int)number_of(argv[i], "kill", o.kill_rank);
+        o.kill_batch = (int)number_of(argv[i], "at", o.kill_batch);
+        o.timeout = number_of(argv[i], "timeout", o.timeout);
+        o.move_sources = o.move_sources || strcmp(argv[i], "move_sources") == 0;
+        o.forbid = o.forbid || strcmp(argv[i], "forbid") == 0;
+        o.one_in_read_only = o.one_in_read_only || strcmp(argv[i], "read_only") == 0;
+        o.lose_source = o.lose_source || strcmp(argv[i], "lose_source") == 0;
+    }
+    return check(argv[2], argv[3], &o);
+}

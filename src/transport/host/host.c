@@ -1,0 +1,524 @@
+/*
+ * host.c: the operations of the host transport: which road each copy takes. The roads themselves are map.c, pull.c and
+ * ring.c; meet.c opens them.
+ */
+#include "transport/host/internal.h"
+#include "transport/host/probe.h"
+#include "transport/host/strided.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- shared by the other files ---- */
+
+const char *slc_host_param(const slc_transport *transport, uint32_t param)
+{
+    return transport->config.plan == NULL ? "?" : slc_plan_at(transport->config.plan, param)->name;
+}
+
+sluice_status slc_host_tick(slc_host_wait *wait, const char *what, int32_t rank, sluice_error *error)
+{
+    int64_t now = slc_now_ns();
+    if (now >= wait->deadline.at_ns) {
+        slc_fail(error, SLUICE_TIMEOUT, wait->stage, "%s rank %" PRId32 " took longer than %g s", what, rank, wait->deadline.seconds);
+        if (error != NULL)
+            error->rank = rank;
+        return SLUICE_TIMEOUT;
+    }
+    if (now < *wait->next_ns)
+        return SLUICE_OK;
+    *wait->next_ns = now + SLC_TICK_MS * 1000000;
+    return wait->watch.check == NULL ? SLUICE_OK : wait->watch.check(wait->watch.context, error);
+}
+
+/* ---- open and close ---- */
+
+static bool parse_road(const char *name, slc_host_road *road)
+{
+    static const struct {
+        const char *name;
+        slc_host_road road;
+    } known[] = { { "map", SLC_ROAD_MAP }, { "pull", SLC_ROAD_PULL }, { "ring", SLC_ROAD_RING } };
+    *road = SLC_ROAD_BEST;
+    if (name == NULL)
+        return true;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(name, known[i].name) == 0) {
+            *road = known[i].road;
+            return true;
+        }
+    return false;
+}
+
+static void host_close(slc_transport *transport)
+{
+    if (transport == NULL)
+        return;
+    for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++) {
+        slc_host_peer *peer = &transport->peer[i];
+        slc_ring_close(&peer->ring);
+        slc_host_regions_clear(&peer->region);
+        slc_host_table_clear(&peer->table);
+        slc_pull_close(&peer->queue);
+    }
+    if (transport->listener >= 0)
+        close(transport->listener);
+    slc_host_table_clear(&transport->table);
+    slc_host_regions_clear(&transport->region);
+    slc_pull_bounce_close(&transport->bounce);
+    slc_release(transport->mark);
+    slc_release(transport->slot);
+    slc_release(transport->peer);
+    slc_release(transport);
+}
+
+static sluice_status make_peers(slc_transport *transport, sluice_error *error)
+{
+    const slc_transport_config *config = &transport->config;
+    size_t others = (size_t)(transport->worker ? config->trainers : config->workers);
+    int32_t first = transport->worker ? 0 : config->trainers;
+    size_t npeers = config->program->npeers;
+    transport->peer = slc_allocate_zeroed(npeers, sizeof *transport->peer);
+    transport->slot = slc_allocate(others * sizeof *transport->slot);
+    if (transport->peer == NULL || transport->slot == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "the peers of this rank", npeers * sizeof *transport->peer);
+    transport->npeers = npeers;
+    memset(transport->slot, 0xff, others * sizeof *transport->slot);
+    for (size_t i = 0; i < npeers; i++) {
+        int32_t rank = config->program->peer[i];
+        transport->peer[i] = (slc_host_peer){ .rank = rank, .road = "", .ring.fd = -1, .table.fd = -1 };
+        if (rank < first || rank >= first + (int32_t)others)
+            return slc_fail(error, SLUICE_INTERNAL, SLC_RUNTIME, "program: peer (%" PRId32 ") is not on the other side", rank);
+        transport->slot[rank - first] = (uint32_t)i;
+    }
+    return SLUICE_OK;
+}
+
+/* Every live tensor must be writable memory. */
+static sluice_status probe_live(const slc_transport *transport, sluice_error *error)
+{
+    const slc_live_set *live = transport->config.live;
+    slc_host_mappings writable;
+    sluice_status status = slc_host_mappings_read(true, &writable, error);
+    for (size_t i = 0; status == SLUICE_OK && i < live->count; i++) {
+        uintptr_t low, high;
+        slc_live_span(&live->item[i], &low, &high);
+        if (!slc_host_mapped(&writable, low, high))
+            status = slc_fail(error, SLUICE_INVALID, SLC_RUNTIME,
+                              "live tensor %s (0x%" PRIxPTR " to 0x%" PRIxPTR ") must lie in memory that this process can write",
+                              live->item[i].name, low, high);
+    }
+    slc_host_mappings_clear(&writable);
+    return status;
+}
+
+static sluice_status open_trainer(slc_transport *transport, sluice_error *error)
+{
+    const slc_transport_config *config = &transport->config;
+    sluice_status status = slc_host_table_create(slc_host_params(transport), &transport->table, error);
+    if (status != SLUICE_OK)
+        return status;
+    transport->region.item = slc_allocate_zeroed(config->nregions, sizeof *transport->region.item);
+    if (transport->region.item == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "shared regions", config->nregions * sizeof *transport->region.item);
+    transport->region.count = config->nregions;
+    for (size_t i = 0; i < config->nregions; i++)
+        transport->region.item[i] =
+            (slc_host_region){ .address = (uint64_t)(uintptr_t)config->region[i].data, .bytes = config->region[i].bytes };
+    status = slc_host_regions_sort(&transport->region, config->rank, error);
+    return status == SLUICE_OK && transport->npeers > 0 ? slc_host_listen(transport, error) : status;
+}
+
+static sluice_status open_worker(slc_transport *transport, sluice_error *error)
+{
+    sluice_status status = slc_pull_bounce_open(&transport->bounce, error);
+    return status == SLUICE_OK ? probe_live(transport, error) : status;
+}
+
+static sluice_status host_open(const slc_transport_config *config, slc_transport **out, sluice_error *error)
+{
+    *out = NULL;
+    slc_host_road asked;
+    if (!parse_road(config->road, &asked))
+        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "road (\"%s\") must be \"map\", \"pull\" or \"ring\"", config->road);
+    slc_transport *transport = slc_allocate_zeroed(1, sizeof *transport);
+    if (transport == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "the host transport", sizeof *transport);
+    transport->config = *config;
+    transport->config.road = NULL; /* the caller's text need not live on */
+    transport->asked = asked;
+    transport->worker = config->rank >= config->trainers;
+    transport->listener = -1;
+    transport->table.fd = -1;
+    sluice_status status = slc_host_card_make(&transport->card, error);
+    if (status != SLUICE_OK)
+        goto out;
+    transport->mark = slc_allocate(SLC_MARK_BYTES);
+    if (transport->mark == NULL) {
+        status = slc_fail_memory(error, SLC_RUNTIME, "the mark of this process", SLC_MARK_BYTES);
+        goto out;
+    }
+    memcpy(transport->mark, transport->card.mark, SLC_MARK_BYTES);
+    transport->card.mark_address = (uint64_t)(uintptr_t)transport->mark;
+    status = make_peers(transport, error);
+    if (status == SLUICE_OK)
+        status = transport->worker ? open_worker(transport, error) : open_trainer(transport, error);
+out:
+    if (status != SLUICE_OK)
+        host_close(transport);
+    else
+        *out = transport;
+    return status;
+}
+
+static const char *road_name(slc_host_road road)
+{
+    switch (road) {
+    case SLC_ROAD_BEST: return "any";
+    case SLC_ROAD_NONE: return "none";
+    case SLC_ROAD_MAP: return "map";
+    case SLC_ROAD_PULL: return "pull";
+    case SLC_ROAD_RING: return "ring";
+    }
+    return "";
+}
+
+static sluice_status host_must_match(slc_transport *transport, slc_buffer *lines, sluice_error *error)
+{
+    if (!slc_buffer_text(lines, "host_transport=1\nhost_road=%s\n", road_name(transport->asked)))
+        return slc_fail_memory(error, SLC_RUNTIME, "what must match", 64);
+    return SLUICE_OK;
+}
+
+static sluice_status host_card(slc_transport *transport, slc_buffer *card, sluice_error *error)
+{
+    return slc_host_card_write(&transport->card, card, error);
+}
+
+/* ---- a trainer's sources ---- */
+
+/* [*low, *high): the bytes of the shard at `source` that the segment reads. */
+static void segment_span(const slc_segment *segment, const void *source, uint64_t *low, uint64_t *high)
+{
+    *low = UINT64_MAX;
+    *high = 0;
+    for (uint32_t i = 0; i < segment->ncopies; i++) {
+        uint64_t first = (uint64_t)(uintptr_t)source + (uint64_t)segment->copy[i].source;
+        uint64_t last = first + (uint64_t)slc_copy_span(&segment->copy[i]);
+        *low = first < *low ? first : *low;
+        *high = last > *high ? last : *high;
+    }
+    if (*high == 0)
+        *low = 0;
+}
+
+/* Writes the table of source addresses for the workers; memory that is new since the last time must be readable. */
+static sluice_status publish(slc_transport *transport, const char *stage, sluice_error *error)
+{
+    const slc_transport_config *config = &transport->config;
+    slc_host_mappings readable = { 0 };
+    bool listed = false;
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; status == SLUICE_OK && config->source != NULL && i < slc_host_params(transport); i++) {
+        const void *source = config->source[i];
+        const slc_segment *segment = &config->program->segment[i];
+        if ((uint64_t)(uintptr_t)source == transport->table.address[i])
+            continue;
+        if (!listed) {
+            status = slc_host_mappings_read(false, &readable, error);
+            listed = status == SLUICE_OK;
+        }
+        uint64_t low, high;
+        segment_span(segment, source, &low, &high);
+        if (listed && source != NULL && !slc_host_mapped(&readable, low, high))
+            status = slc_fail(error, SLUICE_INVALID, stage,
+                              "source of parameter %s (0x%" PRIx64 " to 0x%" PRIx64 ") must lie in memory that this process can read",
+                              slc_host_param(transport, (uint32_t)i), low, high);
+        if (status == SLUICE_OK)
+            transport->table.address[i] = (uint64_t)(uintptr_t)source;
+    }
+    slc_host_mappings_clear(&readable);
+    return status;
+}
+
+/* ---- connect ---- */
+
+/* Chooses the base road to a trainer by trying. */
+static sluice_status choose(slc_transport *transport, slc_host_peer *peer, sluice_error *error)
+{
+    peer->maps = transport->asked == SLC_ROAD_BEST || transport->asked == SLC_ROAD_MAP;
+    peer->base = transport->asked == SLC_ROAD_RING ? SLC_ROAD_RING : SLC_ROAD_NONE;
+    if (transport->asked == SLC_ROAD_RING || transport->asked == SLC_ROAD_MAP)
+        return SLUICE_OK;
+    int cause;
+    peer->base = SLC_ROAD_PULL;
+    if (slc_pull_try(peer, &cause))
+        return SLUICE_OK;
+    if (cause == ESRCH)
+        return slc_pull_check(peer, SLC_RUNTIME, error);
+    char hint[64];
+    slc_pull_hint(hint, sizeof hint);
+    const char *reason = cause < 0 ? "other bytes are where its mark should be" : strerrordesc_np(cause);
+    if (transport->asked == SLC_ROAD_PULL)
+        return slc_fail(error, SLUICE_UNSUPPORTED, SLC_RUNTIME,
+                        "road \"pull\" to rank %" PRId32 " (pid %" PRId32 ") does not work (process_vm_readv: %s%s): leave the road open, "
+                        "or let this process read that one", peer->rank, peer->card.pid, reason, hint);
+    slc_say(&transport->config.log, SLUICE_LOG_INFO, "host: rank %" PRId32 " is reached by a ring (process_vm_readv: %s%s)", peer->rank, reason,
+            hint);
+    peer->base = SLC_ROAD_RING;
+    return SLUICE_OK;
+}
+
+/* The mapping here of what a copy reads, or NULL where it is in no region. */
+static const unsigned char *mapped_source(const slc_host_peer *peer, uint32_t param, const slc_copy *copy)
+{
+    if (peer->region.count == 0)
+        return NULL;
+    uint64_t address = peer->table.address[param] + (uint64_t)copy->source;
+    const slc_host_region *region = slc_host_region_of(&peer->region, address, (uint64_t)slc_copy_span(copy));
+    return region == NULL ? NULL : (const unsigned char *)region->data + (address - region->address);
+}
+
+static sluice_status outside(const slc_transport *transport, const slc_host_peer *peer, uint32_t param, const char *stage, sluice_error *error)
+{
+    bool missing = peer->table.address[param] == 0;
+    slc_fail(error, missing ? SLUICE_PEER : SLUICE_UNSUPPORTED, stage, "parameter %s: rank %" PRId32 " %s", slc_host_param(transport, param),
+             peer->rank, missing ? "has registered no memory for it" : "holds it outside of shared regions (road \"map\" reaches only those)");
+    if (error != NULL)
+        error->rank = peer->rank;
+    return missing ? SLUICE_PEER : SLUICE_UNSUPPORTED;
+}
+
+/* Names each peer's road by where its shards lie now; under a forced map, all must lie in regions. */
+static sluice_status name_roads(slc_transport *transport, sluice_error *error)
+{
+    enum { IN = 1, OUT = 2 };
+    unsigned char *seen = slc_allocate_zeroed(transport->npeers, 1);
+    if (seen == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "the roads of this rank", transport->npeers);
+    sluice_status status = SLUICE_OK;
+    const slc_program *program = transport->config.program;
+    for (size_t i = 0; status == SLUICE_OK && i < program->count; i++)
+        for (uint32_t j = 0; status == SLUICE_OK && j < program->segment[i].ncopies; j++) {
+            const slc_copy *copy = &program->segment[i].copy[j];
+            slc_host_peer *peer = slc_host_peer_of(transport, copy->peer);
+            uint32_t param = program->segment[i].param;
+            bool in = mapped_source(peer, param, copy) != NULL;
+            seen[peer - transport->peer] |= in ? IN : OUT;
+            if (!in && peer->base == SLC_ROAD_NONE)
+                status = outside(transport, peer, param, SLC_RUNTIME, error);
+        }
+    for (size_t i = 0; i < transport->npeers; i++) {
+        bool ring = transport->peer[i].base == SLC_ROAD_RING;
+        transport->peer[i].road = seen[i] == IN          ? "map"
+                                  : seen[i] == (IN | OUT) ? (ring ? "map+ring" : "map+pull")
+                                                          : road_name(transport->peer[i].base);
+    }
+    slc_release(seen);
+    return status;
+}
+
+static sluice_status connect_worker(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; status == SLUICE_OK && i < transport->npeers; i++) {
+        slc_host_peer *peer = &transport->peer[i];
+        status = choose(transport, peer, error);
+        if (status == SLUICE_OK && peer->base == SLC_ROAD_PULL)
+            status = slc_pull_open(&peer->queue, error);
+        if (status == SLUICE_OK)
+            status = slc_host_greet(transport, peer, wait, error);
+    }
+    return status == SLUICE_OK ? name_roads(transport, error) : status;
+}
+
+static sluice_status connect_trainer(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
+{
+    sluice_status status = publish(transport, SLC_RUNTIME, error);
+    if (status == SLUICE_OK && transport->npeers > 0)
+        status = slc_host_serve(transport, wait, error);
+    if (transport->listener >= 0)
+        close(transport->listener);
+    transport->listener = -1;
+    close(transport->table.fd);
+    transport->table.fd = -1;
+    for (size_t i = 0; i < transport->npeers; i++)
+        transport->peer[i].road = road_name(transport->peer[i].base);
+    return status;
+}
+
+static sluice_status host_connect(slc_transport *transport, const unsigned char *const *card, const size_t *length, slc_deadline deadline,
+                                  slc_watch watch, sluice_error *error)
+{
+    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_RUNTIME);
+    for (size_t i = 0; i < transport->npeers; i++) {
+        slc_host_peer *peer = &transport->peer[i];
+        sluice_status status = slc_host_card_read(card[i], length[i], peer->rank, &peer->card, error);
+        if (status == SLUICE_OK)
+            status = slc_host_card_check(&transport->card, &peer->card, peer->rank, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return transport->worker ? connect_worker(transport, &wait, error) : connect_trainer(transport, &wait, error);
+}
+
+static const char *host_road(const slc_transport *transport, size_t peer)
+{
+    return transport->peer[peer].road;
+}
+
+/* ---- a batch ---- */
+
+static sluice_status refuse_aborted(sluice_error *error)
+{
+    return slc_fail(error, SLUICE_CANCELLED, SLC_UPDATE, "the transport was aborted");
+}
+
+/* Every peer that is pulled from is still the process it was. */
+static sluice_status check_pulled(slc_transport *transport, sluice_error *error)
+{
+    for (size_t i = 0; transport->worker && i < transport->npeers; i++)
+        if (transport->peer[i].base == SLC_ROAD_PULL) {
+            sluice_status status = slc_pull_check(&transport->peer[i], SLC_UPDATE, error);
+            if (status != SLUICE_OK)
+                return status;
+        }
+    return SLUICE_OK;
+}
+
+static sluice_status host_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
+{
+    (void)deadline;
+    (void)watch;
+    if (transport->aborted)
+        return refuse_aborted(error);
+    return transport->worker ? check_pulled(transport, error) : publish(transport, SLC_UPDATE, error);
+}
+
+static sluice_status trainer_run(slc_transport *transport, const slc_segment *segment, slc_host_wait *wait, sluice_error *error)
+{
+    uint64_t address = transport->table.address[segment->param];
+    if (segment->ncopies > 0 && address == 0)
+        return slc_fail(error, SLUICE_INVALID, SLC_UPDATE, "parameter %s has no source memory on this rank",
+                        slc_host_param(transport, segment->param));
+    for (uint32_t i = 0; i < segment->ncopies; i++) {
+        const slc_copy *copy = &segment->copy[i];
+        slc_host_peer *peer = slc_host_peer_of(transport, copy->peer);
+        if (peer->base != SLC_ROAD_RING)
+            continue;
+        uint64_t source = address + (uint64_t)copy->source;
+        if (peer->maps && slc_host_region_of(&transport->region, source, (uint64_t)slc_copy_span(copy)) != NULL)
+            continue; /* the worker reads it where it lies */
+        sluice_status status = slc_ring_send(transport, peer, copy, (const unsigned char *)(uintptr_t)source, wait, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return SLUICE_OK;
+}
+
+/* A copy out of a mapping, in pieces of at most PIECE bytes or one step of the outermost dim, so that waits are watched. */
+static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *destination, const unsigned char *source, const slc_copy *copy,
+                                 slc_host_wait *wait, sluice_error *error)
+{
+    enum { PIECE = 64 << 20 };
+    sluice_status status = SLUICE_OK;
+    if (copy->bytes <= PIECE) {
+        slc_strided_copy(destination, source, copy->run, copy->ndim, copy->dim);
+        return slc_host_tick(wait, "copying from", peer->rank, error);
+    }
+    if (copy->ndim == 0) {
+        for (int64_t at = 0; status == SLUICE_OK && at < copy->run; at += PIECE) {
+            memcpy(destination + at, source + at, (size_t)(copy->run - at < PIECE ? copy->run - at : PIECE));
+            status = slc_host_tick(wait, "copying from", peer->rank, error);
+        }
+        return status;
+    }
+    slc_copy part = *copy;
+    slc_stride dim[SLC_MAX_DIMS];
+    slc_stride outer = copy->dim[0];
+    memcpy(dim, copy->dim, copy->ndim * sizeof *dim);
+    part.dim = dim;
+    int64_t each = copy->bytes / outer.count, most = each >= PIECE ? 1 : PIECE / each;
+    for (int64_t i = 0; status == SLUICE_OK && i < outer.count; i += most) {
+        dim[0].count = outer.count - i < most ? outer.count - i : most;
+        slc_strided_copy(destination + i * outer.destination, source + i * outer.source, part.run, part.ndim, dim);
+        status = slc_host_tick(wait, "copying from", peer->rank, error);
+    }
+    return status;
+}
+
+static sluice_status receive(slc_transport *transport, uint32_t param, const slc_copy *copy, unsigned char *destination,
+                             slc_host_wait *wait, sluice_error *error)
+{
+    slc_host_peer *peer = slc_host_peer_of(transport, copy->peer);
+    uint64_t address = peer->table.address[param];
+    const unsigned char *source = mapped_source(peer, param, copy);
+    if (source != NULL)
+        return copy_mapped(peer, destination, source, copy, wait, error);
+    if (address == 0 || peer->base == SLC_ROAD_NONE)
+        return outside(transport, peer, param, SLC_UPDATE, error);
+    if (peer->base == SLC_ROAD_RING)
+        return slc_ring_receive(transport, peer, copy, destination, wait, error);
+    return slc_pull_copy(transport, peer, copy, destination, address + (uint64_t)copy->source, wait, error);
+}
+
+static sluice_status worker_run(slc_transport *transport, const slc_segment *segment, unsigned char *staging, slc_host_wait *wait,
+                                sluice_error *error)
+{
+    const slc_live_set *live = transport->config.live;
+    for (uint32_t i = 0; i < segment->ncopies; i++) {
+        const slc_copy *copy = &segment->copy[i];
+        unsigned char *base = copy->buffer == SLC_STAGING ? staging : live->item[copy->buffer].data;
+        sluice_status status = receive(transport, segment->param, copy, base + copy->destination, wait, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    for (uint32_t i = 0; i < segment->nfills; i++) {
+        const slc_fill *fill = &segment->fill[i];
+        slc_strided_clear(live->item[fill->buffer].data + fill->destination, fill->run, fill->ndim, fill->dim);
+    }
+    return staging == NULL ? SLUICE_OK : slc_pull_drain(transport, wait, error);
+}
+
+static sluice_status host_run(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline, slc_watch watch,
+                              sluice_error *error)
+{
+    if (transport->aborted)
+        return refuse_aborted(error);
+    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
+    return transport->worker ? worker_run(transport, segment, staging, &wait, error) : trainer_run(transport, segment, &wait, error);
+}
+
+static sluice_status host_end(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
+{
+    if (transport->aborted)
+        return refuse_aborted(error);
+    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
+    slc_ring_show(transport);
+    sluice_status status = transport->worker ? slc_pull_drain(transport, &wait, error) : SLUICE_OK;
+    return status == SLUICE_OK ? check_pulled(transport, error) : status;
+}
+
+static void host_abort(slc_transport *transport)
+{
+    transport->aborted = true;
+    for (size_t i = 0; i < transport->npeers; i++)
+        slc_ring_hang_up(&transport->peer[i].ring);
+}
+
+const slc_transport_ops slc_host_transport = {
+    .name = "host",
+    .open = host_open,
+    .must_match = host_must_match,
+    .card = host_card,
+    .connect = host_connect,
+    .road = host_road,
+    .begin = host_begin,
+    .run = host_run,
+    .end = host_end,
+    .abort = host_abort,
+    .close = host_close,
+};

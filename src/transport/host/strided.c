@@ -1,0 +1,202 @@
+/* strided.c: see strided.h. Small runs have loops of their own, since a call of memcpy costs more than they do. */
+#include "transport/host/strided.h"
+
+#include <string.h>
+
+static void rows_of(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride, size_t run, int64_t count)
+{
+    for (; count > 0; count--, to += to_stride, from += from_stride)
+        memcpy(to, from, run);
+}
+
+/* `count` rows of `run` bytes. */
+static void copy_rows(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride, int64_t run, int64_t count)
+{
+#define ROWS(bytes)                                                                                                    \
+    case bytes:                                                                                                        \
+        for (; count > 0; count--, to += to_stride, from += from_stride)                                               \
+            memcpy(to, from, bytes);                                                                                   \
+        return;
+    switch (run) {
+        ROWS(1)
+        ROWS(2)
+        ROWS(4)
+        ROWS(8)
+        ROWS(16)
+        ROWS(32)
+        ROWS(64)
+    default:
+        rows_of(to, to_stride, from, from_stride, (size_t)run, count);
+    }
+#undef ROWS
+}
+
+enum { TILE = 64 };
+
+/*
+ * A transposition: `a` runs along the source, `b` along the destination. Tile by tile, so that the lines of both sides
+ * stay in the first cache until they are used up.
+ */
+static void copy_transposed(unsigned char *to, const unsigned char *from, int64_t run, slc_stride a, slc_stride b)
+{
+    for (int64_t i = 0; i < a.count; i += TILE) {
+        int64_t rows = a.count - i < TILE ? a.count - i : TILE;
+        for (int64_t j = 0; j < b.count; j += TILE) {
+            int64_t columns = b.count - j < TILE ? b.count - j : TILE;
+            unsigned char *tile_to = to + i * a.destination + j * b.destination;
+            const unsigned char *tile_from = from + i * a.source + j * b.source;
+            for (int64_t k = 0; k < rows; k++)
+                copy_rows(tile_to + k * a.destination, b.destination, tile_from + k * a.source, b.source, run, columns);
+        }
+    }
+}
+
+/* The dim, other than the last, whose steps are shortest at the destination, when they are shorter than the last one's; else ndim. */
+static uint32_t transposed_dim(int64_t run, uint32_t ndim, const slc_stride *dim)
+{
+    enum { LONGEST_RUN = 64 };
+    uint32_t found = ndim;
+    if (ndim < 2 || run > LONGEST_RUN)
+        return ndim;
+    int64_t shortest = dim[ndim - 1].destination;
+    for (uint32_t i = 0; i + 1 < ndim; i++)
+        if (dim[i].destination < shortest && dim[i].count > 1) {
+            shortest = dim[i].destination;
+            found = i;
+        }
+    return found;
+}
+
+void slc_strided_copy(unsigned char *destination, const unsigned char *source, int64_t run, uint32_t ndim, const slc_stride *dim)
+{
+    if (run <= 0)
+        return;
+    if (ndim == 0) {
+        memcpy(destination, source, (size_t)run);
+        return;
+    }
+    slc_stride inner = dim[ndim - 1];
+    uint32_t crossed = transposed_dim(run, ndim, dim);
+    /* The dims around the one or two that a kernel takes. */
+    slc_stride outer[SLC_MAX_DIMS];
+    int64_t index[SLC_MAX_DIMS] = { 0 };
+    uint32_t nouter = 0;
+    for (uint32_t i = 0; i + 1 < ndim; i++)
+        if (i != crossed)
+            outer[nouter++] = dim[i];
+    for (uint32_t i = 0; i < ndim; i++)
+        if (dim[i].count <= 0)
+            return;
+    for (;;) {
+        if (crossed < ndim)
+            copy_transposed(destination, source, run, inner, dim[crossed]);
+        else
+            copy_rows(destination, inner.destination, source, inner.source, run, inner.count);
+        uint32_t i = nouter;
+        for (; i > 0; i--) {
+            slc_stride d = outer[i - 1];
+            destination += d.destination;
+            source += d.source;
+            if (++index[i - 1] < d.count)
+                break;
+            destination -= d.count * d.destination;
+            source -= d.count * d.source;
+            index[i - 1] = 0;
+        }
+        if (i == 0)
+            return;
+    }
+}
+
+void slc_strided_clear(unsigned char *destination, int64_t run, uint32_t ndim, const slc_stride *dim)
+{
+    int64_t index[SLC_MAX_DIMS] = { 0 };
+    if (run <= 0)
+        return;
+    for (uint32_t i = 0; i < ndim; i++)
+        if (dim[i].count <= 0)
+            return;
+    for (;;) {
+        memset(destination, 0, (size_t)run);
+        uint32_t i = ndim;
+        for (; i > 0; i--) {
+            slc_stride d = dim[i - 1];
+            destination += d.destination;
+            if (++index[i - 1] < d.count)
+                break;
+            destination -= d.count * d.destination;
+            index[i - 1] = 0;
+        }
+        if (i == 0)
+            return;
+    }
+}
+
+static void begin(slc_strided_cursor *cursor, const slc_copy *copy, unsigned char *at, bool reads)
+{
+    *cursor = (slc_strided_cursor){ .copy = copy, .at = at, .left = copy->bytes, .reads = reads };
+}
+
+void slc_strided_read(slc_strided_cursor *cursor, const slc_copy *copy, const unsigned char *source)
+{
+    begin(cursor, copy, (unsigned char *)(uintptr_t)source, true);
+}
+
+void slc_strided_write(slc_strided_cursor *cursor, const slc_copy *copy, unsigned char *destination)
+{
+    begin(cursor, copy, destination, false);
+}
+
+static int64_t step_of(const slc_strided_cursor *cursor, uint32_t dim)
+{
+    return cursor->reads ? cursor->copy->dim[dim].source : cursor->copy->dim[dim].destination;
+}
+
+/* Goes `rows` rows on within the innermost dim, and carries into the outer ones at its end. */
+static void advance(slc_strided_cursor *cursor, int64_t rows)
+{
+    int64_t by = rows;
+    for (uint32_t i = cursor->copy->ndim; i > 0; i--, by = 1) {
+        int64_t count = cursor->copy->dim[i - 1].count, step = step_of(cursor, i - 1);
+        cursor->at += by * step;
+        cursor->index[i - 1] += by;
+        if (cursor->index[i - 1] < count)
+            return;
+        cursor->at -= count * step;
+        cursor->index[i - 1] = 0;
+    }
+}
+
+int64_t slc_strided_step(slc_strided_cursor *cursor, unsigned char *packed, int64_t limit)
+{
+    const slc_copy *copy = cursor->copy;
+    int64_t wanted = limit < cursor->left ? limit : cursor->left, done = 0;
+    while (done < wanted) {
+        int64_t rest = wanted - done, moved;
+        if (cursor->within > 0 || rest < copy->run || copy->ndim == 0) {
+            moved = copy->run - cursor->within < rest ? copy->run - cursor->within : rest;
+            unsigned char *row = cursor->at + cursor->within;
+            memcpy(cursor->reads ? packed : row, cursor->reads ? row : packed, (size_t)moved);
+            cursor->within += moved;
+            if (cursor->within == copy->run) {
+                cursor->within = 0;
+                advance(cursor, 1);
+            }
+        } else {
+            uint32_t last = copy->ndim - 1;
+            int64_t rows = copy->dim[last].count - cursor->index[last], step = step_of(cursor, last);
+            if (rows > rest / copy->run)
+                rows = rest / copy->run;
+            moved = rows * copy->run;
+            if (cursor->reads)
+                copy_rows(packed, copy->run, cursor->at, step, copy->run, rows);
+            else
+                copy_rows(cursor->at, step, packed, copy->run, copy->run, rows);
+            advance(cursor, rows);
+        }
+        packed += moved;
+        done += moved;
+    }
+    cursor->left -= done;
+    return done;
+}

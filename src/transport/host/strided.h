@@ -1,0 +1,32 @@
+/* strided.h: copies between strided memory of this process. Pure loops: no waiting, no errors. */
+#ifndef SLC_TRANSPORT_HOST_STRIDED_H
+#define SLC_TRANSPORT_HOST_STRIDED_H
+
+#include "plan/program.h"
+
+/* `run` bytes repeated over ndim dims, outer first. The two sides must not overlap. */
+void slc_strided_copy(unsigned char *destination, const unsigned char *source, int64_t run, uint32_t ndim, const slc_stride *dim);
+
+/* Clears the destination side of the same. */
+void slc_strided_clear(unsigned char *destination, int64_t run, uint32_t ndim, const slc_stride *dim);
+
+/*
+ * One side of a copy as a stream of packed bytes that can stop anywhere. Begin with the strided side's base address;
+ * `left` counts down to 0.
+ */
+typedef struct slc_strided_cursor {
+    const slc_copy *copy;
+    unsigned char *at; /* of the row under way */
+    int64_t index[SLC_MAX_DIMS];
+    int64_t within; /* bytes of that row already done */
+    int64_t left;
+    bool reads; /* at walks the source strides */
+} slc_strided_cursor;
+
+void slc_strided_read(slc_strided_cursor *cursor, const slc_copy *copy, const unsigned char *source);
+void slc_strided_write(slc_strided_cursor *cursor, const slc_copy *copy, unsigned char *destination);
+
+/* Moves up to `limit` bytes between the strided side and `packed`; returns how many, `limit` unless the copy ended. */
+int64_t slc_strided_step(slc_strided_cursor *cursor, unsigned char *packed, int64_t limit);
+
+#endif
