@@ -1,0 +1,78 @@
+--- The command line of the `sluice` program: which commands there are, how their arguments are read, and what becomes of an
+-- error. Each command is a module of lua/sluice/cli/ with `name`, `summary`, `example`, `configure(parser)` and `run(args)`.
+
+local cli = {}
+
+local command_names = { "run", "plan", "trainer", "worker", "rank", "version" }
+
+-- Modules of the system are found where Debian puts them, never in the current directory.
+local function load_argparse()
+   local path = package.path:gsub("%f[^;\0]%./[^;]*;?", "")
+   local file = package.searchpath("argparse", path)
+   if not file then
+      return nil
+   end
+   return assert(loadfile(file))("argparse")
+end
+
+local function commands()
+   local list = {}
+   for _, name in ipairs(command_names) do
+      list[#list + 1] = require("sluice.cli." .. name)
+   end
+   return list
+end
+
+local function build(argparse, list)
+   local parser = argparse("sluice", "Moves model weights from the ranks that train a model to the ranks that serve it.")
+      :command_target("command"):require_command(true)
+      :epilog("Example:\n   sluice run examples/deployments/llama3-8b.lua --layers 2\n\n"
+         .. "Exit codes: 0 good; 1 a run failed or a byte differs; 2 wrong usage or wrong input; 130 cancelled.")
+   for _, command in ipairs(list) do
+      local sub = parser:command(command.name, command.summary):epilog("Example:\n   " .. command.example)
+      command.configure(sub)
+   end
+   return parser
+end
+
+local function find(list, name)
+   for _, command in ipairs(list) do
+      if command.name == name then
+         return command
+      end
+   end
+end
+
+local function report(fault, args)
+   if type(args) == "table" and args.json then
+      local json = require "sluice.cli.json"
+      io.stdout:write(json.encode({ verified = false, error = fault.text, exit = fault.exit }), "\n")
+   end
+   io.stderr:write("sluice: ", fault.text, "\n")
+   return fault.exit
+end
+
+--- Runs one command line.
+-- @param native the C functions (src/cli/native.h)
+-- @param argv the arguments, without the program's name
+-- @return the exit code
+function cli.main(native, argv)
+   package.loaded["sluice.native"] = native
+   local fault = require "sluice.cli.fault"
+   local argparse = load_argparse()
+   if not argparse then
+      return report({ exit = 1, text = "the Lua module argparse is missing (Debian: apt-get install lua-argparse)" })
+   end
+   local list = commands()
+   local good, args = build(argparse, list):pparse(argv)
+   if not good then
+      return report({ exit = 2, text = args .. "\nTry: sluice --help" })
+   end
+   local code, problem = fault.catch(find(list, args.command).run, args)
+   if problem then
+      return report(problem, args)
+   end
+   return code
+end
+
+return cli

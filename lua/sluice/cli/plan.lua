@@ -1,0 +1,103 @@
+--- sluice plan: makes one rank's plan in this process, without any other rank, and says what it holds and what it cost.
+
+local native = require "sluice.native"
+local fault = require "sluice.cli.fault"
+local json = require "sluice.cli.json"
+local units = require "sluice.cli.units"
+local world = require "sluice.cli.world"
+
+local plan = {
+   name = "plan", summary = "Plans a deployment for one rank, without moving anything.",
+   example = "sluice plan examples/deployments/llama3-8b.lua --rank 4",
+}
+
+local steps = { "init_info", "live", "resolve", "check", "compile" }
+
+function plan.configure(parser)
+   world.configure(parser)
+   parser:option("--rank", "World rank to plan for; trainers come first. The first worker when not given."):convert(function(text)
+      local rank = tonumber(text)
+      if not rank or rank < 0 or rank % 1 ~= 0 then
+         return nil, ("'%s' is no rank"):format(text)
+      end
+      return rank
+   end)
+end
+
+local function mode_line(mode, totals)
+   return ("%-7s %6d parameters %12s"):format(mode, totals.parameters, units.bytes(totals.bytes))
+end
+
+local function write(result)
+   local lines = {
+      ("%s: %s to %s, plan of rank %d (%s)"):format(result.model, units.count(result.trainers, "trainer"),
+         units.count(result.workers, "worker"), result.rank, result.role),
+      "",
+   }
+   for _, mode in ipairs({ "direct", "full", "alias", "skip" }) do
+      lines[#lines + 1] = mode_line(mode, result[mode])
+   end
+   local coverage = result.coverage
+   lines[#lines + 1] = ""
+   lines[#lines + 1] = ("live    %s, %s written in place, %s cleared, %s not written in place"):format(units.bytes(coverage.live_bytes),
+      units.bytes(coverage.written_bytes), units.bytes(coverage.padded_bytes), units.count(#coverage.uncovered, "tensor"))
+   lines[#lines + 1] = ("program %s, %s, %s"):format(("%d strided copies"):format(result.program.copies),
+      units.bytes(result.program.bytes), units.count(result.program.peers, "peer"))
+   local parts = {}
+   for i, step in ipairs(steps) do
+      parts[i] = ("%s %.3f"):format(step:gsub("_", " "), result.seconds[step])
+   end
+   lines[#lines + 1] = ("seconds %.3f of planning (%s), %.3f to describe the model"):format(result.seconds.planning,
+      table.concat(parts, ", "), result.seconds.describe)
+   lines[#lines + 1] = ("memory  %s at most"):format(units.bytes(result.peak_bytes))
+   io.stdout:write(table.concat(lines, "\n"), "\n")
+end
+
+-- Under a rule file every live byte has a writer, as init asks too; full parameters may bring what is left.
+local function check_coverage(result)
+   local coverage, expected = result.coverage, {}
+   for _, name in ipairs(coverage.unsourced) do
+      expected[name] = true
+   end
+   for _, live in ipairs(coverage.uncovered) do
+      if coverage.strict and result.full.parameters == 0 and not expected[live.name] then
+         fault.wrong("destination: live tensor '%s': nothing writes %.0f of its bytes; give it a rule, or list it under unsourced",
+            live.name, live.bytes)
+      end
+   end
+   json.list(coverage.uncovered)
+   json.list(coverage.unsourced)
+end
+
+--- The plan of one rank, as `sluice plan --json` prints it.
+-- @param here the world
+-- @param rank the world rank
+-- @param init_info the sealed init info
+function plan.make(here, rank, init_info)
+   local worker = math.max(rank, here.trainers)
+   local result = fault.check(native.plan(here:job(worker, init_info), rank))
+   check_coverage(result)
+   result.rank, result.role, result.model = rank, here:role(rank), here.title
+   result.trainers, result.workers, result.transport = here.trainers, here.workers, here.deployment.transport
+   result.seconds.describe = here.seconds
+   result.peak_bytes = native.peak()
+   return result
+end
+
+function plan.run(args)
+   local here = world.load(args)
+   local rank = args.rank or here.trainers
+   if rank >= here.size then
+      fault.wrong("plan: --rank %d must be below the world size %d", rank, here.size)
+   end
+   -- Nobody meets anybody: any address will do.
+   local result = plan.make(here, rank, here:init_info("127.0.0.1", 1))
+   if args.json then
+      io.stdout:write(json.encode(result), "\n")
+   else
+      write(result)
+   end
+   return 0
+end
+
+return plan

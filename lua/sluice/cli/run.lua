@@ -1,0 +1,184 @@
+--- sluice run: a whole deployment on this machine: one process a rank, updates, verification, and the summary.
+
+local native = require "sluice.native"
+local fault = require "sluice.cli.fault"
+local json = require "sluice.cli.json"
+local plan = require "sluice.cli.plan"
+local progress = require "sluice.cli.progress"
+local supervise = require "sluice.cli.supervise"
+local tally = require "sluice.cli.tally"
+local units = require "sluice.cli.units"
+local world = require "sluice.cli.world"
+
+local run = {
+   name = "run", summary = "Runs a deployment on this machine and verifies every live byte after every update.",
+   example = "sluice run examples/deployments/llama3-8b.lua --layers 2 --updates 3\n\n"
+      .. "Values change with every update. gb_per_s is the bytes that all workers received, divided by the seconds in which\n"
+      .. "they did; writing and checking of values do not count. bytes_direct and bytes_full are the plan's, each parameter once.",
+}
+
+function run.configure(parser)
+   world.configure(parser)
+   parser:flag("--no-verify", "Move only; check nothing."):target("no_verify")
+   parser:flag("--quiet", "Show no progress.")
+   parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
+      :default("shared")
+end
+
+-- MemAvailable, or less where a control group allows less.
+local function memory_available()
+   local function number_in(path, pattern)
+      local file = io.open(path)
+      local text = file and file:read("*a")
+      if file then
+         file:close()
+      end
+      return text and tonumber(text:match(pattern))
+   end
+   local free = number_in("/proc/meminfo", "MemAvailable:%s*(%d+)")
+   local limit, used = number_in("/sys/fs/cgroup/memory.max", "^(%d+)"), number_in("/sys/fs/cgroup/memory.current", "^(%d+)")
+   free = free and free * 1024 or math.huge
+   return limit and used and math.min(free, limit - used) or free
+end
+
+local function check_memory(here, planned, init_info)
+   local shards = fault.check(native.footprint(init_info))
+   local live = planned.coverage.live_bytes * here.workers
+   local staging = planned.largest_full_bytes * math.max(2, here.deployment.staging_slots or 2) * here.workers
+   local wanted, there = shards + live + staging, memory_available()
+   if wanted > there then
+      fault.wrong("memory: %s needs %.0f bytes (%s: shards %s, live tensors %s, staging %s) and %.0f are there (%s): "
+         .. "use fewer --layers", here.title, wanted, units.bytes(wanted), units.bytes(shards), units.bytes(live), units.bytes(staging),
+         there, units.bytes(there))
+   end
+end
+
+local function descriptor_path(fd)
+   return "/proc/self/fd/" .. fd
+end
+
+local function ranks_of(here, args, init_info, port, listener)
+   local effective = fault.check(native.memfd(here:encode()))
+   local info = fault.check(native.memfd(init_info))
+   local ranks = {}
+   for rank = 0, here.size - 1 do
+      local arguments = {
+         rank < here.trainers and "trainer" or "worker", descriptor_path(effective), "--init-info", descriptor_path(info),
+         "--memory", args.memory,
+      }
+      local descriptors = { effective, info }
+      if args.no_verify then
+         arguments[#arguments + 1] = "--no-verify"
+      end
+      if rank == 0 then
+         arguments[#arguments + 1] = "--listen-fd=" .. listener
+         descriptors[3] = listener
+      end
+      ranks[rank + 1] = {
+         arguments = arguments, descriptors = descriptors,
+         environment = { "RANK=" .. rank, "WORLD_SIZE=" .. here.size, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" .. port },
+      }
+   end
+   return ranks, { effective, info, listener }
+end
+
+local function summary(here, planned, books, verify, total_s)
+   local seconds, updates = books:seconds()
+   seconds.describe, seconds.plan, seconds.total = here.seconds, planned.seconds.planning, total_s
+   local coverage = planned.coverage
+   return {
+      verified = verify, updates = here.deployment.updates, trainers = here.trainers, workers = here.workers, model = here.title,
+      transport = here.deployment.transport, roads = books.roads,
+      parameters_direct = planned.direct.parameters, parameters_full = planned.full.parameters,
+      parameters_alias = planned.alias.parameters, parameters_skip = planned.skip.parameters,
+      bytes_direct = planned.direct.bytes, bytes_full = planned.full.bytes,
+      bytes_alias = planned.alias.bytes, bytes_skip = planned.skip.bytes,
+      bytes_received = books.received, bytes_verified = books.checked,
+      coverage = { live_bytes = coverage.live_bytes, written_bytes = coverage.written_bytes, padded_bytes = coverage.padded_bytes,
+         uncovered = coverage.uncovered },
+      seconds = seconds, update_seconds = json.list(updates), gb_per_s = units.rate(books.received, seconds.update),
+   }
+end
+
+local function keys_of(counts)
+   local parts = {}
+   for road, count in pairs(counts) do
+      parts[#parts + 1] = ("%s (%s)"):format(road, units.count(count, "peer"))
+   end
+   table.sort(parts)
+   return table.concat(parts, ", ")
+end
+
+local function write(result)
+   local seconds, coverage = result.seconds, result.coverage
+   local function mode(name)
+      return ("%d parameters, %s"):format(result["parameters_" .. name], units.bytes(result["bytes_" .. name]))
+   end
+   local lines = {
+      ("%s: %s to %s, transport %s, roads of a worker: %s"):format(result.model, units.count(result.trainers, "trainer"),
+         units.count(result.workers, "worker"), result.transport, keys_of(result.roads)),
+      "direct    " .. mode("direct"),
+      "full      " .. mode("full"),
+      "alias     " .. mode("alias"),
+      "skip      " .. mode("skip"),
+      ("live      %s a worker, %.1f%% written in place, %s cleared, %s left to load_weights"):format(units.bytes(coverage.live_bytes),
+         100 * coverage.written_bytes / math.max(1, coverage.live_bytes), units.bytes(coverage.padded_bytes),
+         units.count(#coverage.uncovered, "tensor")),
+      ("seconds   %.3f describe, %.3f plan, %.3f init, %.3f fill, %.3f update, %.3f verify, %.3f in all"):format(seconds.describe,
+         seconds.plan, seconds.init, seconds.fill, seconds.update, seconds.verify, seconds.total),
+      ("moved     %s in %s, %.2f GB/s"):format(units.bytes(result.bytes_received), units.count(result.updates, "update"), result.gb_per_s),
+      result.verified and ("verified  %s, every live byte of %s after every update"):format(units.bytes(result.bytes_verified),
+         units.count(result.workers, "worker")) or "verified  nothing, as asked",
+   }
+   io.stdout:write(table.concat(lines, "\n"), "\n")
+end
+
+local function failure(here, first, cancelled)
+   if cancelled then
+      fault.raise(130, "cancelled")
+   end
+   local more = first.others > 0 and (" (%s ended early)"):format(units.count(first.others, "other rank")) or ""
+   fault.raise(first.exit == 2 and 2 or 1, "%s (rank %d): %s%s", here:role(first.rank), first.rank, first.text, more)
+end
+
+function run.run(args)
+   local start = native.monotonic()
+   local show = progress.new(args.quiet)
+   local here = world.load(args)
+   local listener, port = fault.check(native.listen(here.size))
+   local init_info = here:init_info("127.0.0.1", port)
+   local planned = plan.make(here, here.trainers, init_info)
+   planned.worker_bytes = planned.program.bytes
+   check_memory(here, planned, init_info)
+   show:line("%s: %s to %s, %d parameters direct (%s), %d full (%s)", here.title, units.count(here.trainers, "trainer"),
+      units.count(here.workers, "worker"), planned.direct.parameters, units.bytes(planned.direct.bytes), planned.full.parameters,
+      units.bytes(planned.full.bytes))
+   local books = tally.new(here, planned, show, not args.no_verify)
+   books.now = native.monotonic
+   local ranks, descriptors = ranks_of(here, args, init_info, port, listener)
+   local first, cancelled = supervise.run(ranks, {
+      on_event = function(rank, event)
+         books:event(rank, event)
+      end,
+      started = function()
+         for _, fd in ipairs(descriptors) do
+            native.close(fd)
+         end
+      end,
+   })
+   show:done()
+   if first or cancelled then
+      failure(here, first, cancelled)
+   elseif not books:complete() then
+      fault.raise(1, "run: every rank ended well, but not every update was reported by all of them")
+   end
+   local result = summary(here, planned, books, not args.no_verify, native.monotonic() - start)
+   if args.json then
+      io.stdout:write(json.encode(result), "\n")
+   else
+      write(result)
+   end
+   return 0
+end
+
+return run

@@ -1,0 +1,169 @@
+--- From a deployment file to what every command needs: the checked deployment, the model's description, the init info, and
+-- the job of one rank. Reads files; starts nothing.
+
+local cjson = require "cjson"
+local native = require "sluice.native"
+local deployment = require "sluice.deployment"
+local models = require "sluice.models"
+local fault = require "sluice.cli.fault"
+
+local world = {}
+world.__index = world
+
+local function natural(text)
+   local number = tonumber(text)
+   if not number or number < 1 or number % 1 ~= 0 then
+      return nil, ("'%s' is no whole number above 0"):format(text)
+   end
+   return number
+end
+
+local function positive(text)
+   local number = tonumber(text)
+   if not number or not (number > 0 and number < math.huge) then
+      return nil, ("'%s' is no number above 0"):format(text)
+   end
+   return number
+end
+
+-- Options that stand for a key of the deployment.
+local keys = {
+   { "--updates", "updates", natural, "Number of updates." },
+   { "--batches", "batches", natural, "Batches of parameters an update." },
+   { "--layers", "model.layers", natural, "Use only the first LAYERS layers of the model." },
+   { "--rules", "rules", nil, "Rule file, or the name of a family." },
+   { "--transport", "transport", nil, "What moves the bytes: host." },
+   { "--road", "road", nil, "How the host transport copies: map, pull or ring; it takes the best that works." },
+   { "--timeout", "timeout_s", positive, "Deadline of every wait, in seconds." },
+}
+
+--- Adds the deployment and everything that can be set over it to a command's parser.
+function world.configure(parser)
+   parser:argument("deployment", "Deployment file: a Lua table or JSON.")
+   for _, entry in ipairs(keys) do
+      local option = parser:option(entry[1], entry[4]):target(entry[2])
+      if entry[3] then
+         option:convert(entry[3])
+      end
+   end
+   parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
+   parser:flag("--json", "Print one JSON object on standard output.")
+end
+
+local function settings(args)
+   local list = {}
+   for _, entry in ipairs(keys) do
+      if args[entry[2]] ~= nil then
+         list[#list + 1] = ("%s=%s"):format(entry[2], tostring(args[entry[2]]))
+      end
+   end
+   for _, setting in ipairs(args.set or {}) do
+      list[#list + 1] = setting
+   end
+   return list
+end
+
+local function read_file(path)
+   local file, text = io.open(path, "rb")
+   if not file then
+      fault.wrong("deployment: %s", text)
+   end
+   local content, problem = file:read("*a")
+   file:close()
+   if not content then
+      fault.wrong("deployment: %s: %s", path, problem)
+   end
+   return content
+end
+
+local function exists(path)
+   local file = io.open(path, "rb")
+   if file then
+      file:close()
+   end
+   return file ~= nil
+end
+
+-- A path in a deployment means a file beside the deployment, or else one of the current directory.
+local function beside(path, file)
+   local folder = file:match("^(.*/)")
+   if path:sub(1, 1) ~= "/" and folder and exists(folder .. path) then
+      return folder .. path
+   end
+   return path
+end
+
+--- Reads and checks the deployment that args name, and describes its model. Ends the command on wrong input.
+-- @return a world: deployment, description, trainers, workers, title, seconds (of describing)
+function world.load(args)
+   local start = native.monotonic()
+   local checked = fault.check(deployment.read(read_file(args.deployment), args.deployment, settings(args)))
+   if checked.rules and checked.rules:find("[/.]") then -- else it is the name of a family
+      checked.rules = beside(checked.rules, args.deployment)
+   end
+   local list
+   if checked.model.checkpoint then
+      checked.model.checkpoint = beside(checked.model.checkpoint, args.deployment)
+      list = fault.check(native.checkpoint(checked.model.checkpoint))
+   end
+   local self = setmetatable({ deployment = checked, description = fault.check(models.describe(checked, list)) }, world)
+   self.trainers, self.workers = deployment.ranks(checked)
+   self.size = self.trainers + self.workers
+   self.title = self.description.title
+   self.seconds = native.monotonic() - start
+   return self
+end
+
+--- "worker 2" or "trainer 0"
+function world:role(rank)
+   return rank < self.trainers and "trainer " .. rank or "worker " .. rank - self.trainers
+end
+
+--- The effective deployment as text, for another process to read.
+function world:encode()
+   return cjson.encode(self.deployment)
+end
+
+--- The sealed init info of a world that meets at address and port.
+function world:init_info(address, port)
+   local info = deployment.init_info(self.description, self.deployment, address, port)
+   return (fault.check(native.seal(cjson.encode(info))))
+end
+
+-- Attributes as the library takes them. Entries of a description are shared, so they are copied, not changed.
+local function live_of(description, worker)
+   local list, known = {}, {}
+   for i, live in ipairs(description.live(worker)) do
+      local attributes = live.attributes
+      if attributes and not known[attributes] then
+         known[attributes] = next(attributes) and cjson.encode(attributes) or "{}"
+      end
+      list[i] = {
+         name = live.name, dtype = live.dtype, shape = live.shape, contents = live.contents, zero = live.zero,
+         attributes = attributes and known[attributes],
+      }
+   end
+   return list
+end
+
+--- What `rank` is to do, as native.run_rank and native.plan take it.
+-- @param rank the world rank
+-- @param init_info the sealed text
+-- @param[opt] more keys that go over the rest: listen_fd, ordinary, verify
+function world:job(rank, init_info, more)
+   local checked = self.deployment
+   local job = {
+      rank = rank, trainers = self.trainers, workers = self.workers, params = self.description.params,
+      live = rank >= self.trainers and live_of(self.description, rank - self.trainers) or nil,
+      init_info = init_info, host = cjson.encode(deployment.host(self.description, checked)),
+      rules = checked.rules, transport = checked.transport, road = checked.road, timeout_s = checked.timeout_s,
+      staging_slots = checked.staging_slots or 0, updates = checked.updates, batches = checked.batches,
+      checkpoint = checked.model.checkpoint, listen_fd = -1, verify = true, ordinary = false,
+   }
+   for key, value in pairs(more or {}) do
+      job[key] = value
+   end
+   return job
+end
+
+return world

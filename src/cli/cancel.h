@@ -1,0 +1,26 @@
+/*
+ * cancel.h: SIGINT and SIGTERM of a rank. A thread waits for them, so that nothing runs in a signal handler, and cancels
+ * the engine. A second signal of the same kind ends the process at once.
+ */
+#ifndef SLC_CLI_CANCEL_H
+#define SLC_CLI_CANCEL_H
+
+#include "sluice.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct slc_cancel {
+    atomic_bool cancelled;
+    sluice_engine *engine;
+    pthread_t thread;
+    int stop; /* eventfd */
+    int signals;
+} slc_cancel;
+
+/* Blocks both signals in the calling thread (and so in all that it starts) and begins to wait for them. */
+sluice_status slc_cancel_begin(slc_cancel *cancel, sluice_engine *engine, sluice_error *error);
+/* Call before the engine is destroyed. */
+void slc_cancel_end(slc_cancel *cancel);
+
+#endif

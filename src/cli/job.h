@@ -1,0 +1,90 @@
+/*
+ * job.h: what one rank is to do: the parameters that the trainers announce, the live tensors of a worker with the
+ * independent word on what each must hold, and the options of the run. Made from the table that lua/sluice/cli/ builds out
+ * of a model's description; owned by an arena, borrowed by the rank and the verifier.
+ */
+#ifndef SLC_CLI_JOB_H
+#define SLC_CLI_JOB_H
+
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "checkpoint/safetensors.h"
+#include "cli/values.h"
+#include "sluice.h"
+
+#include <lua.h>
+
+#define SLC_JOB_DIMS 8
+
+/* A parameter as announced: the whole, global tensor. */
+typedef struct slc_job_param {
+    const char *name;
+    const slc_dtype *dtype;
+    int ndim;
+    int64_t shape[SLC_JOB_DIMS];
+    int64_t bytes;
+    slc_values values;
+} slc_job_param;
+
+/*
+ * A box of parameter `param` (from, extent: one a parameter dim) that lies in a live tensor at `at` (one a live dim).
+ * dim[i] is the live dim that shows parameter dim i; -1 where extent[i] is 1 and the dim is gone.
+ */
+typedef struct slc_content {
+    uint32_t param;
+    int8_t dim[SLC_JOB_DIMS];
+    int64_t from[SLC_JOB_DIMS], extent[SLC_JOB_DIMS], at[SLC_JOB_DIMS];
+} slc_content;
+
+/* A box of a live tensor that must hold zeros. */
+typedef struct slc_zero {
+    int64_t at[SLC_JOB_DIMS], extent[SLC_JOB_DIMS];
+} slc_zero;
+
+/* A live tensor of this worker, contiguous and row-major. */
+typedef struct slc_served {
+    const char *name, *attributes; /* attributes: JSON object */
+    const slc_dtype *dtype;
+    int ndim;
+    int64_t shape[SLC_JOB_DIMS];
+    int64_t bytes;
+    size_t ncontents, nzeros;
+    slc_content *content;
+    slc_zero *zero;
+    unsigned char *data; /* filled in by who allocates */
+} slc_served;
+
+typedef struct slc_job {
+    int32_t rank, trainers, workers;
+    size_t nparams;
+    slc_job_param *param;    /* in transfer order */
+    slc_job_param **by_name; /* the same, sorted */
+    size_t nserved;
+    slc_served *served; /* empty on a trainer */
+    const char *init_info; /* sealed */
+    size_t init_info_length;
+    const char *host; /* JSON object */
+    const char *rules, *transport, *road; /* NULL: the engine's default */
+    double timeout_s;
+    uint32_t staging_slots; /* 0: the engine's default */
+    int listen_fd; /* -1 for none */
+    uint32_t updates, batches;
+    bool ordinary; /* sources in ordinary memory instead of memory that peers can map */
+    bool verify;
+    slc_checkpoint *checkpoint; /* NULL: generated values */
+    slc_arena arena;
+} slc_job;
+
+/*
+ * Reads the table at `index` of the Lua stack; leaves the stack as it was. A box that leaves its tensor, an unknown
+ * source, a wrong type: INVALID, "description: live[\"name\"].contents[2] ...". Opens the checkpoint that the table names.
+ */
+sluice_status slc_job_read(lua_State *L, int index, slc_job *job, sluice_error *error);
+void slc_job_clear(slc_job *job);
+
+static inline bool slc_job_is_worker(const slc_job *job) { return job->rank >= job->trainers; }
+
+/* Index of the parameter of that name; SIZE_MAX where there is none. */
+size_t slc_job_find(const slc_job *job, const char *name);
+
+#endif

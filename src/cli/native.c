@@ -1,0 +1,178 @@
+/* native.c: the module sluice.native: its table, the small functions, and the door to a rank. Owns no state. */
+#include "cli/native.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/rank.h"
+
+int slc_native_fail(lua_State *L, const sluice_error *error)
+{
+    lua_pushnil(L);
+    lua_pushstring(L, error->text);
+    lua_pushinteger(L, error->status);
+    return 3;
+}
+
+int slc_native_fail_errno(lua_State *L, const char *what)
+{
+    sluice_error error = SLUICE_ERROR_INIT;
+    slc_fail_errno(&error, errno, "sluice", "%s", what);
+    return slc_native_fail(L, &error);
+}
+
+/* ---- small functions ---- */
+
+static int native_seal(lua_State *L)
+{
+    size_t length;
+    const char *json = luaL_checklstring(L, 1, &length);
+    sluice_error error = SLUICE_ERROR_INIT;
+    char *sealed = NULL;
+    if (sluice_seal_init_info(json, length, &sealed, &error) != SLUICE_OK)
+        return slc_native_fail(L, &error);
+    lua_pushstring(L, sealed);
+    sluice_free(sealed);
+    return 1;
+}
+
+static void push_tensor(lua_State *L, const slc_checkpoint_tensor *tensor)
+{
+    lua_createtable(L, 0, 3);
+    lua_pushstring(L, tensor->name);
+    lua_setfield(L, -2, "name");
+    lua_pushstring(L, tensor->dtype->name);
+    lua_setfield(L, -2, "dtype");
+    lua_createtable(L, tensor->ndim, 0);
+    for (int i = 0; i < tensor->ndim; i++) {
+        lua_pushnumber(L, (double)tensor->shape[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "shape");
+}
+
+/* checkpoint(path) -> the list of its tensors: name, dtype, shape */
+static int native_checkpoint(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1);
+    slc_checkpoint *checkpoint = NULL;
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (slc_checkpoint_open(path, &checkpoint, &error) != SLUICE_OK)
+        return slc_native_fail(L, &error);
+    lua_newtable(L);
+    for (size_t i = 0; i < slc_checkpoint_count(checkpoint); i++) {
+        push_tensor(L, slc_checkpoint_at(checkpoint, i));
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    slc_checkpoint_close(checkpoint);
+    return 1;
+}
+
+static int native_version(lua_State *L)
+{
+    lua_pushfstring(L, "%d.%d.%d", SLUICE_VERSION_MAJOR, SLUICE_VERSION_MINOR, SLUICE_VERSION_PATCH);
+    return 1;
+}
+
+static int native_monotonic(lua_State *L)
+{
+    lua_pushnumber(L, slc_now_s());
+    return 1;
+}
+
+/* peak() -> the most bytes that this process ever had resident */
+static int native_peak(lua_State *L)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    lua_pushnumber(L, (double)usage.ru_maxrss * 1024);
+    return 1;
+}
+
+static int native_is_terminal(lua_State *L)
+{
+    lua_pushboolean(L, isatty(luaL_checkint(L, 1)) == 1);
+    return 1;
+}
+
+static int native_columns(lua_State *L)
+{
+    struct winsize size = { 0 };
+    bool known = ioctl(luaL_checkint(L, 1), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    lua_pushinteger(L, known ? size.ws_col : 80);
+    return 1;
+}
+
+/* ---- a rank ---- */
+
+static void write_line(void *user, const char *line, size_t length)
+{
+    int fd = *(const int *)user;
+    while (length > 0) {
+        ssize_t wrote = write(fd, line, length);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return; /* whoever started this rank is gone; it ends by itself */
+        line += wrote;
+        length -= (size_t)wrote;
+    }
+}
+
+static void call_line(void *user, const char *line, size_t length)
+{
+    lua_State *L = user;
+    lua_pushvalue(L, 1);
+    lua_pushlstring(L, line, length);
+    lua_call(L, 1, 0);
+}
+
+/* run_rank(job, sink) -> the exit code */
+static int native_run_rank(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    bool piped = lua_type(L, 2) == LUA_TNUMBER;
+    int fd = piped ? (int)lua_tointeger(L, 2) : -1;
+    slc_report report = { .write = piped ? write_line : call_line, .user = piped ? (void *)&fd : (void *)L, .progress = piped };
+    slc_job job;
+    sluice_error error = SLUICE_ERROR_INIT;
+    sluice_status status = slc_job_read(L, 1, &job, &error);
+    lua_settop(L, 2);
+    lua_remove(L, 1); /* the sink is at 1 now; the description can go */
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    int code = SLC_EXIT_WRONG;
+    if (status != SLUICE_OK)
+        slc_report_failed(&report, &error, code);
+    else {
+        code = slc_rank_run(&job, &report, &error);
+        slc_job_clear(&job);
+    }
+    lua_pushinteger(L, code);
+    return 1;
+}
+
+int slc_native_open(lua_State *L)
+{
+    static const luaL_Reg functions[] = {
+        { "version", native_version },   { "seal", native_seal },   { "checkpoint", native_checkpoint },
+        { "monotonic", native_monotonic }, { "peak", native_peak }, { "is_terminal", native_is_terminal },
+        { "columns", native_columns },   { "run_rank", native_run_rank },
+        { "plan", slc_native_plan },     { "footprint", slc_native_footprint },
+        { NULL, NULL },
+    };
+    lua_newtable(L);
+    for (const luaL_Reg *entry = functions; entry->name != NULL; entry++) {
+        lua_pushcfunction(L, entry->func);
+        lua_setfield(L, -2, entry->name);
+    }
+    for (const luaL_Reg *entry = slc_native_process; entry->name != NULL; entry++) {
+        lua_pushcfunction(L, entry->func);
+        lua_setfield(L, -2, entry->name);
+    }
+    return 1;
+}

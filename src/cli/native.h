@@ -1,0 +1,27 @@
+/*
+ * native.h: what lua/sluice/cli/ calls in C, as the module sluice.native. A function that can fail in operation returns nil,
+ * a text and a status number; misuse raises.
+ *
+ *   rank.c     run_rank(job, sink)          sink: a descriptor for report lines, or a function that gets each line
+ *   plan.c     plan(job)                    one rank's plan without any network; footprint(init_info) the bytes of all shards
+ *   process.c  spawn signals next_signal poll read kill reap close listen memfd
+ *   native.c   version seal checkpoint monotonic peak is_terminal columns
+ */
+#ifndef SLC_CLI_NATIVE_H
+#define SLC_CLI_NATIVE_H
+
+#include "sluice.h"
+
+#include <lauxlib.h>
+#include <lua.h>
+
+int slc_native_open(lua_State *L); /* pushes the table */
+
+int slc_native_fail(lua_State *L, const sluice_error *error); /* pushes nil, text, status; returns 3 */
+int slc_native_fail_errno(lua_State *L, const char *what);    /* the same from errno */
+
+int slc_native_plan(lua_State *L);
+int slc_native_footprint(lua_State *L);
+extern const luaL_Reg slc_native_process[];
+
+#endif

@@ -1,0 +1,205 @@
+/*
+ * plan.c: `sluice plan`: the plan of one rank, made in this process without any network or live memory: what init does
+ * between parsing and opening the transport, with the seconds of each step. Owns all that it makes.
+ */
+#include "cli/native.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/rank.h"
+#include "plan/coverage.h"
+#include "plan/program.h"
+#include "script/init_info.h"
+#include "script/resolve.h"
+
+typedef enum { STEP_INIT_INFO, STEP_LIVE, STEP_RESOLVE, STEP_CHECK, STEP_COMPILE, STEPS } step;
+
+static const char *const step_names[STEPS] = { "init_info", "live", "resolve", "check", "compile" };
+
+typedef struct {
+    slc_script *script;
+    slc_plan *plan;
+    slc_init_info info;
+    slc_live_set live;
+    slc_arena arena;
+    slc_resolution resolution;
+    slc_coverage coverage;
+    slc_program program;
+    double seconds[STEPS], mark;
+} planning;
+
+static void lap(planning *p, step done)
+{
+    double now = slc_now_s();
+    p->seconds[done] = now - p->mark;
+    p->mark = now;
+}
+
+/* Live tensors need addresses that do not meet; nobody reads or writes there. */
+static sluice_status add_live(planning *p, const slc_job *job, sluice_error *error)
+{
+    uintptr_t address = 4096;
+    for (size_t i = 0; i < job->nserved; i++) {
+        const slc_served *served = &job->served[i];
+        slc_live live = { .name = served->name, .dtype = served->dtype, .ndim = served->ndim,
+                          .attributes = served->attributes == NULL ? "{}" : served->attributes };
+        int64_t stride = served->dtype->bytes;
+        for (int d = served->ndim - 1; d >= 0; d--) {
+            live.shape[d] = served->shape[d];
+            live.stride[d] = stride;
+            stride *= served->shape[d];
+        }
+        memcpy(&live.data, &address, sizeof address);
+        address += (uintptr_t)served->bytes + 256;
+        sluice_status status = slc_live_set_add(&p->live, &live, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return SLUICE_OK;
+}
+
+/* The job is of a worker: a trainer's program needs destinations, too, and only workers resolve. */
+static sluice_status make(planning *p, const slc_job *job, int32_t rank, sluice_error *error)
+{
+    bool met;
+    p->mark = slc_now_s();
+    sluice_status status = slc_script_create(NULL, &p->script, error);
+    if (status == SLUICE_OK)
+        status = slc_init_info_read(p->script, job->init_info, job->init_info_length, &p->info, &met, &p->plan, error);
+    lap(p, STEP_INIT_INFO);
+    if (status == SLUICE_OK && job->host != NULL)
+        status = slc_script_describe_host(p->script, job->host, strlen(job->host), error);
+    if (status == SLUICE_OK)
+        status = add_live(p, job, error);
+    lap(p, STEP_LIVE);
+    if (status == SLUICE_OK)
+        status = slc_resolve(p->script, p->plan, &p->live, job->rules, &p->arena, &p->resolution, error);
+    if (status == SLUICE_OK)
+        status = slc_plan_complete(p->plan, error);
+    lap(p, STEP_RESOLVE);
+    if (status == SLUICE_OK)
+        status = slc_coverage_check(p->plan, &p->live, job->rank, p->resolution.whole_modules, &p->arena, &p->coverage, error);
+    lap(p, STEP_CHECK);
+    if (status == SLUICE_OK)
+        status = slc_program_compile(p->plan, rank >= job->trainers ? &p->live : NULL, rank, &p->program, error);
+    lap(p, STEP_COMPILE);
+    return status;
+}
+
+static void clear(planning *p)
+{
+    slc_program_clear(&p->program);
+    slc_live_set_clear(&p->live);
+    slc_plan_destroy(p->plan);
+    slc_script_destroy(p->script);
+    slc_arena_clear(&p->arena);
+}
+
+static void set_number(lua_State *L, const char *key, double value)
+{
+    lua_pushnumber(L, value);
+    lua_setfield(L, -2, key);
+}
+
+static void push_mode(lua_State *L, const char *key, size_t parameters, int64_t bytes)
+{
+    lua_createtable(L, 0, 2);
+    set_number(L, "parameters", (double)parameters);
+    set_number(L, "bytes", (double)bytes);
+    lua_setfield(L, -2, key);
+}
+
+static void push_coverage(lua_State *L, const planning *p)
+{
+    lua_newtable(L);
+    set_number(L, "live_bytes", (double)p->coverage.live_bytes);
+    set_number(L, "written_bytes", (double)p->coverage.written_bytes);
+    set_number(L, "padded_bytes", (double)p->coverage.padded_bytes);
+    lua_newtable(L);
+    for (size_t i = 0; i < p->coverage.nuncovered; i++) {
+        lua_createtable(L, 0, 2);
+        lua_pushstring(L, p->live.item[p->coverage.uncovered[i].live].name);
+        lua_setfield(L, -2, "name");
+        set_number(L, "bytes", (double)p->coverage.uncovered[i].bytes);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    lua_setfield(L, -2, "uncovered");
+    lua_newtable(L);
+    for (size_t i = 0; i < p->resolution.unsourced.count; i++) {
+        lua_pushstring(L, p->resolution.unsourced.item[i]);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    lua_setfield(L, -2, "unsourced");
+    lua_pushboolean(L, p->resolution.strict_coverage);
+    lua_setfield(L, -2, "strict");
+    lua_setfield(L, -2, "coverage");
+}
+
+static void push_result(lua_State *L, const planning *p)
+{
+    slc_plan_totals totals = slc_plan_count_totals(p->plan);
+    lua_newtable(L);
+    set_number(L, "parameters", (double)slc_plan_count(p->plan));
+    push_mode(L, "direct", totals.direct, totals.direct_bytes);
+    push_mode(L, "full", totals.full, totals.full_bytes);
+    push_mode(L, "alias", totals.alias, totals.alias_bytes);
+    push_mode(L, "skip", totals.skip, totals.skip_bytes);
+    set_number(L, "largest_full_bytes", (double)totals.largest_full_bytes);
+    push_coverage(L, p);
+    lua_newtable(L);
+    set_number(L, "copies", (double)p->program.copies);
+    set_number(L, "bytes", (double)p->program.bytes);
+    set_number(L, "peers", (double)p->program.npeers);
+    lua_setfield(L, -2, "program");
+    lua_newtable(L);
+    double sum = 0;
+    for (int i = 0; i < STEPS; i++) {
+        set_number(L, step_names[i], p->seconds[i]);
+        sum += p->seconds[i];
+    }
+    set_number(L, "planning", sum);
+    lua_setfield(L, -2, "seconds");
+}
+
+/* plan(job, rank) -> totals, coverage, program, seconds. The job is a worker's; the program that of `rank`. */
+int slc_native_plan(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    int32_t rank = (int32_t)luaL_checkint(L, 2);
+    slc_job job;
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (slc_job_read(L, 1, &job, &error) != SLUICE_OK)
+        return slc_native_fail(L, &error);
+    planning p = { 0 };
+    sluice_status status = make(&p, &job, rank, &error);
+    if (status == SLUICE_OK)
+        push_result(L, &p);
+    clear(&p);
+    slc_job_clear(&job);
+    return status == SLUICE_OK ? 1 : slc_native_fail(L, &error);
+}
+
+/* footprint(init_info) -> the bytes of all trainers' shards together; checks the whole init info */
+int slc_native_footprint(lua_State *L)
+{
+    size_t length;
+    const char *json = luaL_checklstring(L, 1, &length);
+    planning p = { 0 };
+    bool met;
+    double bytes = 0;
+    sluice_error error = SLUICE_ERROR_INIT;
+    sluice_status status = slc_script_create(NULL, &p.script, &error);
+    if (status == SLUICE_OK)
+        status = slc_init_info_read(p.script, json, length, &p.info, &met, &p.plan, &error);
+    for (size_t i = 0; status == SLUICE_OK && i < slc_plan_count(p.plan); i++) {
+        const slc_param *param = slc_plan_at(p.plan, i);
+        bytes += (double)param->bytes * slc_layout_replicas(param->source);
+    }
+    clear(&p);
+    if (status != SLUICE_OK)
+        return slc_native_fail(L, &error);
+    lua_pushnumber(L, bytes);
+    return 1;
+}

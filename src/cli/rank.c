@@ -1,0 +1,247 @@
+/* rank.c: the order of a rank's life: make memory, init, and for each update fill or verify around it. Owns the engine. */
+#include "cli/rank.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/verify.h"
+
+typedef struct {
+    slc_job *job;
+    const slc_report *report;
+    sluice_engine *engine;
+    slc_cancel cancel;
+    slc_shards shards;
+    slc_serving serving;
+    bool ready;
+    uint64_t update;
+    uint64_t moved; /* bytes of the batches done in this update */
+    uint64_t batch; /* bytes of the batch under way */
+} rank;
+
+/* ---- callbacks ---- */
+
+static void on_log(void *user, sluice_log_level level, const char *text)
+{
+    const rank *r = user;
+    if (level > SLUICE_LOG_INFO)
+        return;
+    static const char *const names[] = { "error", "warning", "info" };
+    slc_buffer line;
+    slc_report_begin(&line, "log");
+    slc_report_text(&line, "level", names[level]);
+    slc_report_text(&line, "text", text);
+    slc_report_end(r->report, &line);
+}
+
+static void on_progress(void *user, const sluice_progress *progress)
+{
+    rank *r = user;
+    r->batch = progress->bytes_done;
+    if (!r->report->progress || !slc_job_is_worker(r->job))
+        return;
+    slc_buffer line;
+    slc_report_begin(&line, "progress");
+    slc_report_count(&line, "update", r->update);
+    slc_report_count(&line, "done", r->moved + progress->bytes_done);
+    slc_report_count(&line, "total", r->moved + progress->bytes_total);
+    slc_report_end(r->report, &line);
+}
+
+static sluice_status on_reload_begin(void *user, sluice_error *error)
+{
+    return slc_serving_reload_begin(&((rank *)user)->serving, error);
+}
+
+static sluice_status on_load(void *user, sluice_weights *weights, sluice_error *error)
+{
+    return slc_serving_load(&((rank *)user)->serving, weights, error);
+}
+
+static sluice_status on_reload_end(void *user, sluice_error *error)
+{
+    return slc_serving_reload_end(&((rank *)user)->serving, error);
+}
+
+/* ---- life ---- */
+
+static sluice_status make(rank *r, sluice_error *error)
+{
+    const slc_job *job = r->job;
+    sluice_options options = SLUICE_OPTIONS_INIT;
+    options.rank = job->rank;
+    options.rules = job->rules;
+    options.transport = job->transport;
+    options.road = job->road;
+    options.timeout_s = job->timeout_s;
+    options.listen_fd = job->listen_fd;
+    options.staging_slots = job->staging_slots;
+    options.callbacks.user = r;
+    options.callbacks.log = on_log;
+    options.callbacks.progress = on_progress;
+    if (slc_job_is_worker(job)) {
+        options.callbacks.reload_begin = on_reload_begin;
+        options.callbacks.load_weights = on_load;
+        options.callbacks.reload_end = on_reload_end;
+    }
+    sluice_status status = slc_job_is_worker(job) ? slc_verify_description(job, error) : SLUICE_OK;
+    if (status == SLUICE_OK)
+        status = sluice_engine_create(&options, &r->engine, error);
+    if (status == SLUICE_OK)
+        status = slc_cancel_begin(&r->cancel, r->engine, error);
+    if (status != SLUICE_OK)
+        return status;
+    return slc_job_is_worker(job) ? slc_serving_make(&r->serving, r->job, r->engine, error)
+                                  : slc_shards_make(&r->shards, job, r->engine, error);
+}
+
+static sluice_status init(rank *r, sluice_error *error)
+{
+    double start = slc_now_s();
+    sluice_status status = sluice_init(r->engine, r->job->init_info, r->job->init_info_length, error);
+    if (status != SLUICE_OK)
+        return status;
+    r->ready = true;
+    double seconds = slc_now_s() - start;
+    char *plan = NULL;
+    if (r->job->rank == r->job->trainers)
+        status = sluice_plan_json(r->engine, false, &plan, error);
+    if (status == SLUICE_OK) {
+        slc_buffer line;
+        slc_report_begin(&line, "ready");
+        slc_report_seconds(&line, "seconds", seconds);
+        if (plan != NULL)
+            slc_report_raw(&line, "plan", plan);
+        slc_report_end(r->report, &line);
+    }
+    sluice_free(plan);
+    return status;
+}
+
+static void report_work(const rank *r, const char *event, double seconds, uint64_t bytes)
+{
+    slc_buffer line;
+    slc_report_begin(&line, event);
+    slc_report_count(&line, "update", r->update);
+    slc_report_seconds(&line, "seconds", seconds);
+    slc_report_count(&line, "bytes", bytes);
+    slc_report_end(r->report, &line);
+}
+
+static sluice_status fill(rank *r, sluice_error *error)
+{
+    double start = slc_now_s();
+    sluice_status status = slc_shards_fill(&r->shards, r->job, r->update, &r->cancel.cancelled, error);
+    if (status == SLUICE_OK)
+        report_work(r, "filled", slc_now_s() - start, r->shards.bytes);
+    return status;
+}
+
+static sluice_status move_all(rank *r, const char *const *names, sluice_error *error)
+{
+    size_t count = r->job->nparams, batches = r->job->batches < count ? r->job->batches : count;
+    sluice_status status = sluice_start_update(r->engine, false, error);
+    for (size_t b = 0; b < batches && status == SLUICE_OK; b++) {
+        size_t from = count * b / batches, to = count * (b + 1) / batches;
+        r->batch = 0;
+        status = sluice_update(r->engine, names + from, to - from, error);
+        r->moved += r->batch;
+    }
+    return status;
+}
+
+static sluice_status update(rank *r, const char *const *names, sluice_error *error)
+{
+    char version[32];
+    snprintf(version, sizeof version, "update-%llu", (unsigned long long)r->update);
+    r->moved = 0;
+    r->serving.loaded = 0;
+    double from = slc_now_s();
+    sluice_status status = move_all(r, names, error);
+    if (status == SLUICE_OK)
+        status = sluice_finish_update(r->engine, version, error);
+    if (status != SLUICE_OK)
+        return status;
+    double to = slc_now_s();
+    if (strcmp(sluice_version(r->engine), version) != 0)
+        return slc_fail(error, SLUICE_INTERNAL, "update", "the version is \"%s\" after \"%s\" was finished", sluice_version(r->engine), version);
+    slc_buffer line;
+    slc_report_begin(&line, "updated");
+    slc_report_count(&line, "update", r->update);
+    slc_report_seconds(&line, "from", from);
+    slc_report_seconds(&line, "to", to);
+    slc_report_count(&line, "bytes", r->moved);
+    slc_report_count(&line, "full", r->serving.loaded);
+    slc_report_end(r->report, &line);
+    return SLUICE_OK;
+}
+
+static sluice_status verify(rank *r, sluice_error *error)
+{
+    double start = slc_now_s();
+    uint64_t bytes;
+    sluice_status status = slc_verify(r->job, r->update, &r->cancel.cancelled, &bytes, error);
+    if (status == SLUICE_OK)
+        status = slc_serving_check_guards(&r->serving, error);
+    if (status == SLUICE_OK)
+        report_work(r, "verified", slc_now_s() - start, bytes);
+    return status;
+}
+
+static sluice_status all_updates(rank *r, sluice_error *error)
+{
+    bool worker = slc_job_is_worker(r->job);
+    const char **names = slc_arena_take(&r->job->arena, r->job->nparams + 1, sizeof *names);
+    if (names == NULL)
+        return slc_fail_memory(error, "rank", "the list of names", r->job->nparams * sizeof *names);
+    for (size_t i = 0; i < r->job->nparams; i++)
+        names[i] = r->job->param[i].name;
+    sluice_status status = SLUICE_OK;
+    for (r->update = 1; r->update <= r->job->updates && status == SLUICE_OK; r->update++) {
+        if (!worker)
+            status = fill(r, error);
+        if (status == SLUICE_OK)
+            status = update(r, names, error);
+        if (status == SLUICE_OK && worker && r->job->verify)
+            status = verify(r, error);
+    }
+    return status;
+}
+
+static int exit_code(const rank *r, sluice_status status)
+{
+    if (status == SLUICE_OK)
+        return SLC_EXIT_GOOD;
+    if (atomic_load(&r->cancel.cancelled))
+        return SLC_EXIT_CANCELLED;
+    bool input = status == SLUICE_INVALID || status == SLUICE_SCRIPT || status == SLUICE_UNSUPPORTED;
+    return !r->ready && input ? SLC_EXIT_WRONG : SLC_EXIT_FAILED;
+}
+
+int slc_rank_run(slc_job *job, const slc_report *report, sluice_error *error)
+{
+    rank r = { .job = job, .report = report };
+    sluice_status status = make(&r, error);
+    if (status == SLUICE_OK)
+        status = init(&r, error);
+    if (status == SLUICE_OK)
+        status = all_updates(&r, error);
+    if (status == SLUICE_OK)
+        status = sluice_shutdown(r.engine, error);
+    int code = exit_code(&r, status);
+    if (code == SLC_EXIT_GOOD) {
+        slc_buffer line;
+        slc_report_begin(&line, "done");
+        slc_report_end(report, &line);
+    } else
+        slc_report_failed(report, error, code);
+    if (r.engine != NULL)
+        (void)sluice_shutdown(r.engine, NULL);
+    slc_cancel_end(&r.cancel);
+    slc_shards_clear(&r.shards, r.engine);
+    sluice_engine_destroy(r.engine);
+    slc_serving_clear(&r.serving);
+    return code;
+}

@@ -1,0 +1,177 @@
+/* worker.c: a worker's live memory and its loader, as a serving host has them. Owns the block of live tensors. */
+#include "cli/rank.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "cli/walk.h"
+
+enum { GUARD = 256 };
+
+/* One place where a parameter is used. */
+struct slc_use {
+    uint32_t served, content;
+};
+
+static size_t room(const slc_served *served)
+{
+    return ((size_t)served->bytes + GUARD - 1) / GUARD * GUARD + GUARD;
+}
+
+static sluice_status index_uses(slc_serving *serving, sluice_error *error)
+{
+    const slc_job *job = serving->job;
+    size_t total = 0;
+    for (size_t s = 0; s < job->nserved; s++)
+        total += job->served[s].ncontents;
+    serving->first = slc_arena_take(&serving->arena, job->nparams + 1, sizeof *serving->first);
+    serving->use = slc_arena_take(&serving->arena, total + 1, sizeof *serving->use);
+    size_t *next = slc_arena_take(&serving->arena, job->nparams + 1, sizeof *next);
+    if (serving->first == NULL || serving->use == NULL || next == NULL)
+        return slc_fail_memory(error, "worker", "the loader's index", total * sizeof *serving->use);
+    for (size_t s = 0; s < job->nserved; s++)
+        for (size_t c = 0; c < job->served[s].ncontents; c++)
+            serving->first[job->served[s].content[c].param + 1]++;
+    for (size_t p = 0; p < job->nparams; p++)
+        next[p + 1] = serving->first[p + 1] += serving->first[p];
+    for (size_t s = 0; s < job->nserved; s++)
+        for (size_t c = 0; c < job->served[s].ncontents; c++)
+            serving->use[next[job->served[s].content[c].param]++] = (struct slc_use){ .served = (uint32_t)s, .content = (uint32_t)c };
+    return SLUICE_OK;
+}
+
+static sluice_status register_all(slc_serving *serving, sluice_engine *engine, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    unsigned char *at = serving->block;
+    for (size_t i = 0; i < serving->job->nserved && status == SLUICE_OK; i++) {
+        slc_served *served = &serving->job->served[i];
+        served->data = at;
+        at += room(served);
+        sluice_live live = { .size = sizeof live, .name = served->name, .dtype = served->dtype->name, .ndim = (uint32_t)served->ndim,
+                             .shape = served->shape, .data = served->data, .attributes = served->attributes };
+        status = sluice_register_live(engine, &live, error);
+    }
+    if (status == SLUICE_OK && serving->job->host != NULL)
+        status = sluice_describe_host(engine, serving->job->host, strlen(serving->job->host), error);
+    return status;
+}
+
+sluice_status slc_serving_make(slc_serving *serving, slc_job *job, sluice_engine *engine, sluice_error *error)
+{
+    serving->job = job;
+    sluice_status status = index_uses(serving, error);
+    if (status != SLUICE_OK)
+        return status;
+    size_t bytes = GUARD;
+    for (size_t i = 0; i < job->nserved; i++)
+        bytes += room(&job->served[i]);
+    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
+        return slc_fail_errno(error, errno, "worker", "no memory for %zu bytes of live tensors", bytes);
+    serving->block = block;
+    serving->bytes = bytes;
+    memset(block, SLC_POISON, bytes);
+    return register_all(serving, engine, error);
+}
+
+sluice_status slc_serving_check_guards(const slc_serving *serving, sluice_error *error)
+{
+    for (size_t i = 0; i < serving->job->nserved; i++) {
+        const slc_served *served = &serving->job->served[i];
+        const unsigned char *end = served->data + room(served);
+        for (const unsigned char *at = served->data + served->bytes; at < end; at++)
+            if (*at != SLC_POISON)
+                return slc_fail(error, SLUICE_INTERNAL, "verify", "something wrote %td bytes past the end of live \"%s\"",
+                                at - (served->data + served->bytes), served->name);
+    }
+    return SLUICE_OK;
+}
+
+void slc_serving_clear(slc_serving *serving)
+{
+    if (serving->block != NULL)
+        munmap(serving->block, serving->bytes);
+    slc_arena_clear(&serving->arena);
+    *serving = (slc_serving){ 0 };
+}
+
+/* ---- the loader ---- */
+
+static void copy_content(slc_served *served, const slc_content *content, const slc_job_param *param, const unsigned char *data)
+{
+    slc_walk walk;
+    slc_stretch stretch;
+    slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
+    while (slc_walk_next(&walk, &stretch))
+        for (int64_t i = 0; i < stretch.units; i++)
+            memcpy(served->data + stretch.live + i * stretch.step, data + stretch.source + i * stretch.unit, (size_t)stretch.unit);
+}
+
+static void clear_padding(slc_served *served)
+{
+    for (size_t i = 0; i < served->nzeros; i++) {
+        slc_content box = { 0 };
+        memcpy(box.at, served->zero[i].at, sizeof box.at);
+        memcpy(box.extent, served->zero[i].extent, sizeof box.extent);
+        for (int d = 0; d < served->ndim; d++)
+            box.dim[d] = (int8_t)d;
+        slc_walk walk;
+        slc_stretch stretch;
+        slc_walk_begin(&walk, &box, served->ndim, served->shape, served->ndim, served->shape, served->dtype->bytes);
+        while (slc_walk_next(&walk, &stretch))
+            memset(served->data + stretch.live, 0, (size_t)stretch.unit);
+    }
+}
+
+static sluice_status load_one(slc_serving *serving, const sluice_tensor *tensor, sluice_error *error)
+{
+    slc_job *job = serving->job;
+    size_t index = slc_job_find(job, tensor->name);
+    const slc_job_param *param = index == SIZE_MAX ? NULL : &job->param[index];
+    if (param == NULL || tensor->bytes != (size_t)param->bytes || tensor->ndim != (uint32_t)param->ndim ||
+        strcmp(tensor->dtype, param->dtype->name) != 0)
+        return slc_fail(error, SLUICE_CALLBACK, "load_weights", "\"%s\" (%zu bytes) is not the tensor that was announced", tensor->name,
+                        tensor->bytes);
+    for (size_t u = serving->first[index]; u < serving->first[index + 1]; u++) {
+        slc_served *served = &job->served[serving->use[u].served];
+        copy_content(served, &served->content[serving->use[u].content], param, tensor->data);
+        clear_padding(served);
+    }
+    serving->loaded++;
+    return SLUICE_OK;
+}
+
+sluice_status slc_serving_reload_begin(slc_serving *serving, sluice_error *error)
+{
+    if (serving->reloading)
+        return slc_fail(error, SLUICE_CALLBACK, "reload_begin", "it was called twice in one update");
+    serving->reloading = true;
+    serving->loaded = 0;
+    return SLUICE_OK;
+}
+
+sluice_status slc_serving_load(slc_serving *serving, sluice_weights *weights, sluice_error *error)
+{
+    if (!serving->reloading)
+        return slc_fail(error, SLUICE_CALLBACK, "load_weights", "it was called without reload_begin");
+    for (;;) {
+        const sluice_tensor *tensor;
+        sluice_status status = sluice_weights_next(weights, &tensor, error);
+        if (status != SLUICE_OK || tensor == NULL)
+            return status;
+        status = load_one(serving, tensor, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+}
+
+sluice_status slc_serving_reload_end(slc_serving *serving, sluice_error *error)
+{
+    if (!serving->reloading)
+        return slc_fail(error, SLUICE_CALLBACK, "reload_end", "it was called without reload_begin");
+    serving->reloading = false;
+    return SLUICE_OK;
+}
