@@ -11,7 +11,7 @@
 typedef struct slc_word {
     int32_t rank;
     sluice_status status;
-    const char *stage; /* of the error */
+    const char *stage; /* of the error; where there is none, of the round */
     const char *text;
     const void *body;
     size_t length;
@@ -28,8 +28,11 @@ typedef sluice_status (*slc_judge)(void *context, const slc_word *word, int32_t 
  * this rank's word; otherwise this rank's error is. On OK *answer (may be NULL) holds the judge's answer, to be cleared by
  * the caller. If any rank said an error, the verdict on every rank has the status of the first such rank, its rank, and a
  * text that lists every failing rank with its cause. Body bound: 1 GiB a rank.
- * A rank that is lost, silent beyond the deadline or aborts breaks the group: PEER or TIMEOUT or CANCELLED, naming the
- * ranks, on all.
+ * Ranks that are in different rounds get DISAGREE, naming each rank's round. A refused round leaves the group whole: the
+ * next one works.
+ * A rank that is lost, has left, is silent beyond the deadline or aborts breaks the group: PEER or TIMEOUT or CANCELLED,
+ * naming the ranks, on all. The soonest deadline of the ranks in the round holds for all. Once rank 0 has judged, its own
+ * result is the verdict, also when a rank is lost while it is sent: the next round then says so.
  */
 sluice_status slc_group_round(slc_group *group, const char *stage, const sluice_error *mine, const void *body, size_t length,
                               slc_judge judge, void *context, slc_buffer *answer, slc_deadline deadline, sluice_error *error);
@@ -53,7 +56,8 @@ void slc_group_abort(slc_group *group, const sluice_error *why);
 
 /*
  * Without waiting: whether the group still stands, for use inside long waits of a transport. Any rank: an ABORT that came,
- * a connection that ended. Rank 0 also passes aborts on. OK, or the cause.
+ * a connection that ended. Rank 0 also passes aborts on. OK, or the cause. Words for the next round that come early are
+ * kept; a rank that left in good order is no error before the next round. Costs one system call when nothing came.
  */
 sluice_status slc_group_check(slc_group *group, sluice_error *error);
 

@@ -24,11 +24,28 @@ int slc_channel_fd(const slc_channel *channel);
 void slc_channel_bound(slc_channel *channel, uint32_t longest); /* changes `longest` once the peer is known */
 const char *slc_channel_peer(const slc_channel *channel); /* "address:port", for messages */
 
-/* Queues one frame. NO_MEMORY. */
+uint32_t slc_channel_peer_version(const slc_channel *channel); /* of the last header that came, also a refused one; 0 before */
+void slc_channel_speak(slc_channel *channel, uint32_t version); /* what later frames say: only to refuse a peer of another version */
+
+/* Bytes that several channels send, counted by users; not for two threads at once. */
+typedef struct slc_payload slc_payload;
+
+/* Takes over the buffer's bytes (also on failure, when it returns NULL). One user, who releases. */
+slc_payload *slc_payload_of(slc_buffer *buffer);
+void slc_payload_release(slc_payload *payload); /* NULL is allowed */
+
+/* Queues one frame; the payload is not copied and gets one more user. INVALID for more than the type's bound, NO_MEMORY. */
+sluice_status slc_channel_put_payload(slc_channel *channel, slc_frame_type type, uint32_t tag, slc_payload *payload, sluice_error *error);
+size_t slc_channel_queued(const slc_channel *channel); /* bytes put and not yet flushed */
+
+/* Queues one frame with a copy of the payload. INVALID for more than the type's bound, NO_MEMORY. */
 sluice_status slc_channel_put(slc_channel *channel, slc_frame_type type, uint32_t tag, const void *payload, size_t length, sluice_error *error);
-/* Writes what can be written without waiting; *left is what stays queued. PEER when the other end is gone. */
+/* Writes what can be written without waiting, at most a few MiB a call; *left is what stays queued. PEER when the other end is gone. */
 sluice_status slc_channel_flush(slc_channel *channel, size_t *left, sluice_error *error);
-/* Reads what is there; *got says whether *frame was filled. PEER at end of file, INVALID on a bad header. */
+/*
+ * Reads what is there, at most about 1 MiB a call, so that one fast peer never keeps the others waiting; *got says whether
+ * *frame was filled. Memory for a payload grows as bytes arrive. PEER at end of file, INVALID on a bad header: close it then.
+ */
 sluice_status slc_channel_take(slc_channel *channel, slc_frame *frame, bool *got, sluice_error *error);
 
 /* The same, waiting until done or the deadline (TIMEOUT), or until *cancelled (may be NULL) is true (CANCELLED). */

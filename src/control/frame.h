@@ -35,8 +35,13 @@ typedef struct slc_frame_header {
 
 void slc_frame_encode(const slc_frame_header *header, unsigned char bytes[SLC_FRAME_HEADER]);
 
-/* Checks magic, version, type, reserved and length before anything is allocated. INVALID says which and what was found. */
+/*
+ * Checks magic, version, type, reserved and length before anything is allocated. INVALID says which and what was found;
+ * *header then holds what came (zeros behind a wrong magic), so that a peer of another version can be answered in its own.
+ * Magic, version, type and the payload of REFUSE (see word.h) keep their place and shape in every version.
+ */
 sluice_status slc_frame_decode(const unsigned char bytes[SLC_FRAME_HEADER], slc_frame_header *header, sluice_error *error);
 const char *slc_frame_text(uint32_t type); /* "unknown" for others */
+uint32_t slc_frame_longest(uint32_t type); /* the longest payload of that type; 0 for a type that does not exist */
 
 #endif

@@ -27,14 +27,16 @@ typedef struct slc_group {
     sluice_error cause;
     const volatile bool *cancelled;
     slc_log log;
+    struct slc_group_state *state; /* group.h: private to control */
 } slc_group;
 
 /*
  * Joins. Rank 0 accepts until every rank of the world has joined, others connect (again and again until the deadline while
  * nobody listens yet). Strangers, other versions, other world sizes, ranks outside the world and bad frames are dropped
- * with a logged reason and the rest go on waiting. A second claim to a rank is refused at once on the claimant, naming the
- * rank and both claimants (host, process, address); once as many ranks have come as the world has, refused ones counted,
- * nobody is left to wait for and all are refused with the same list. TIMEOUT lists who came and who did not, on every rank
+ * with a logged reason and the rest go on waiting. A second claim to a rank is refused within a second on the claimant,
+ * naming the rank and both claimants (host, process, address); once as many ranks have come as the world has, refused ones
+ * counted, nobody is left to wait for and all are refused with the same list. The soonest deadline among rank 0 and those
+ * that came holds for all. TIMEOUT lists who came and who did not, on every rank
  * that came. Immediate, named errors: a port that is taken, a name that does not resolve.
  */
 sluice_status slc_rendezvous_join(const slc_rendezvous_options *options, slc_group **group, sluice_error *error);

@@ -1,0 +1,235 @@
+/* address.c: see address.h. Owns the look-up thread and what it shares with the caller. */
+#include "control/address.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { LONGEST_NAME = 255, SLICE_MS = 50 };
+
+static const char STAGE[] = "rendezvous";
+
+/* Shared by the caller and the look-up thread; the last one to let go frees it. */
+typedef struct lookup {
+    pthread_mutex_t lock;
+    pthread_cond_t done_now;
+    int users;
+    bool done;
+    int result, system_error;
+    struct addrinfo *found;
+    char host[LONGEST_NAME + 1];
+} lookup;
+
+static const struct addrinfo HINTS = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM };
+
+static void let_go(lookup *job)
+{
+    pthread_mutex_lock(&job->lock);
+    int users = --job->users;
+    pthread_mutex_unlock(&job->lock);
+    if (users > 0)
+        return;
+    if (job->found != NULL)
+        freeaddrinfo(job->found);
+    pthread_cond_destroy(&job->done_now);
+    pthread_mutex_destroy(&job->lock);
+    slc_release(job);
+}
+
+static void *look_up(void *context)
+{
+    lookup *job = context;
+    struct addrinfo *found = NULL;
+    int result = getaddrinfo(job->host, NULL, &HINTS, &found);
+    int system_error = errno;
+    pthread_mutex_lock(&job->lock);
+    job->result = result;
+    job->system_error = system_error;
+    job->found = found;
+    job->done = true;
+    pthread_cond_signal(&job->done_now);
+    pthread_mutex_unlock(&job->lock);
+    let_go(job);
+    return NULL;
+}
+
+/* The host's signals stay with the host's threads. */
+static int start_thread(lookup *job)
+{
+    sigset_t all, before;
+    pthread_t thread;
+    pthread_attr_t attributes;
+    int code = pthread_attr_init(&attributes);
+    if (code != 0)
+        return code;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    job->users++;
+    code = pthread_create(&thread, &attributes, look_up, job);
+    if (code != 0)
+        job->users--;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return code;
+}
+
+static lookup *new_lookup(const char *host)
+{
+    lookup *job = slc_allocate_zeroed(1, sizeof *job);
+    if (job == NULL)
+        return NULL;
+    job->users = 1;
+    snprintf(job->host, sizeof job->host, "%s", host);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&job->done_now, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&job->lock, NULL);
+    return job;
+}
+
+static sluice_status await(lookup *job, slc_deadline deadline, const volatile bool *cancelled, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    pthread_mutex_lock(&job->lock);
+    while (!job->done && status == SLUICE_OK) {
+        int64_t until = slc_deadline_sooner(deadline, slc_deadline_in(SLICE_MS * 1e-3)).at_ns;
+        struct timespec at = { .tv_sec = until / 1000000000, .tv_nsec = until % 1000000000 };
+        pthread_cond_timedwait(&job->done_now, &job->lock, &at);
+        if (job->done)
+            break;
+        if (cancelled != NULL && *cancelled)
+            status = slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled while looking up \"%s\"", job->host);
+        else if (slc_deadline_passed(deadline))
+            status = slc_fail(error, SLUICE_TIMEOUT, STAGE, "the look-up of \"%s\" took longer than %.3g s", job->host,
+                              deadline.seconds);
+    }
+    pthread_mutex_unlock(&job->lock);
+    return status;
+}
+
+static sluice_status unresolved(const char *address, int result, int system_error, sluice_error *error)
+{
+    if (result == EAI_MEMORY)
+        return slc_fail_memory(error, STAGE, "the look-up of an address", 0);
+    if (result == EAI_SYSTEM)
+        return slc_fail_errno(error, system_error, STAGE, "address \"%s\" does not resolve", address);
+    return slc_fail(error, SLUICE_INVALID, STAGE, "address \"%s\" does not resolve: %s", address, gai_strerror(result));
+}
+
+static sluice_status copy_endpoints(const struct addrinfo *found, uint16_t port, slc_endpoint **list, size_t *count,
+                                    sluice_error *error)
+{
+    size_t room = 0;
+    for (const struct addrinfo *one = found; one != NULL; one = one->ai_next)
+        room++;
+    slc_endpoint *all = slc_allocate_zeroed(room, sizeof *all);
+    if (all == NULL)
+        return slc_fail_memory(error, STAGE, "the endpoints of an address", room * sizeof *all);
+    size_t used = 0;
+    for (const struct addrinfo *one = found; one != NULL; one = one->ai_next) {
+        if ((one->ai_family != AF_INET && one->ai_family != AF_INET6) || one->ai_addrlen > sizeof all->address)
+            continue;
+        slc_endpoint *endpoint = &all[used];
+        memcpy(&endpoint->address, one->ai_addr, one->ai_addrlen);
+        endpoint->length = one->ai_addrlen;
+        if (one->ai_family == AF_INET)
+            ((struct sockaddr_in *)&endpoint->address)->sin_port = htons(port);
+        else
+            ((struct sockaddr_in6 *)&endpoint->address)->sin6_port = htons(port);
+        bool known = false;
+        for (size_t i = 0; i < used && !known; i++)
+            known = all[i].length == endpoint->length && memcmp(&all[i].address, &endpoint->address, endpoint->length) == 0;
+        used += !known;
+    }
+    *list = all;
+    *count = used;
+    return SLUICE_OK;
+}
+
+/* Takes the brackets off; what stood in them must be an IPv6 literal. */
+static sluice_status bare_host(const char *address, char host[LONGEST_NAME + 1], bool *literal, sluice_error *error)
+{
+    size_t length = strnlen(address, LONGEST_NAME + 3);
+    bool opened = length > 0 && address[0] == '[', closed = length > 0 && address[length - 1] == ']';
+    *literal = opened;
+    if (length == 0)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "address must not be empty");
+    if (length > LONGEST_NAME)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "address must be at most %d bytes long", (int)LONGEST_NAME);
+    if (opened != closed || length == 1)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "address \"%s\" has a bracket without its partner", address);
+    snprintf(host, LONGEST_NAME + 1, "%.*s", (int)(length - (opened ? 2 : 0)), address + opened);
+    if (opened && strchr(host, ':') == NULL)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "address \"%s\" must hold an IPv6 address in its brackets", address);
+    return SLUICE_OK;
+}
+
+sluice_status slc_address_resolve(const char *address, uint16_t port, slc_deadline deadline, const volatile bool *cancelled,
+                                  slc_endpoint **list, size_t *count, sluice_error *error)
+{
+    *list = NULL;
+    *count = 0;
+    char host[LONGEST_NAME + 1];
+    bool literal;
+    sluice_status status = bare_host(address, host, &literal, error);
+    if (status != SLUICE_OK)
+        return status;
+
+    struct addrinfo hints = HINTS, *found = NULL;
+    hints.ai_flags = AI_NUMERICHOST;
+    int result = getaddrinfo(host, NULL, &hints, &found);
+    if (result == 0) {
+        status = copy_endpoints(found, port, list, count, error);
+        freeaddrinfo(found);
+        return status;
+    }
+    if (result != EAI_NONAME || literal || strchr(host, ':') != NULL)
+        return unresolved(address, result, errno, error);
+
+    lookup *job = new_lookup(host);
+    if (job == NULL)
+        return slc_fail_memory(error, STAGE, "the look-up of an address", sizeof *job);
+    int code = start_thread(job);
+    if (code != 0)
+        status = slc_fail_errno(error, code, STAGE, "no thread for the look-up of \"%s\"", address);
+    else
+        status = await(job, deadline, cancelled, error);
+    if (status == SLUICE_OK && job->result != 0)
+        status = unresolved(address, job->result, job->system_error, error);
+    if (status == SLUICE_OK)
+        status = copy_endpoints(job->found, port, list, count, error);
+    let_go(job);
+    return status;
+}
+
+void slc_address_text(const struct sockaddr *address, socklen_t length, char text[SLC_ADDRESS_TEXT])
+{
+    char host[INET6_ADDRSTRLEN];
+    if (address->sa_family == AF_INET && length >= sizeof(struct sockaddr_in)) {
+        const struct sockaddr_in *four = (const struct sockaddr_in *)address;
+        inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
+        snprintf(text, SLC_ADDRESS_TEXT, "%s:%u", host, ntohs(four->sin_port));
+    } else if (address->sa_family == AF_INET6 && length >= sizeof(struct sockaddr_in6)) {
+        const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
+        if (IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) {
+            inet_ntop(AF_INET, six->sin6_addr.s6_addr + 12, host, sizeof host);
+            snprintf(text, SLC_ADDRESS_TEXT, "%s:%u", host, ntohs(six->sin6_port));
+        } else {
+            inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
+            snprintf(text, SLC_ADDRESS_TEXT, "[%s]:%u", host, ntohs(six->sin6_port));
+        }
+    } else {
+        snprintf(text, SLC_ADDRESS_TEXT, "a local socket");
+    }
+}

@@ -1,0 +1,64 @@
+/*
+ * group.h: what a group is inside: its links, what came over them, and how it breaks. Private to control: rendezvous.c
+ * makes groups, round.c runs rounds on them. On rank 0 a link's number is the rank at its end; other ranks have link 0.
+ */
+#ifndef SLC_CONTROL_GROUP_H
+#define SLC_CONTROL_GROUP_H
+
+#include "control/claim.h"
+#include "control/rendezvous.h"
+
+typedef struct slc_link {
+    char *who;      /* see slc_claim_who; NULL for rank 0 itself */
+    slc_frame word; /* the envelope (rank 0) or verdict (others) that came and is not yet used */
+    bool has_word;
+    bool watches_output;
+    bool left;          /* said LEAVE */
+    uint32_t next;      /* tag of the next word */
+} slc_link;
+
+struct slc_group_state {
+    int poller; /* epoll over all links */
+    int32_t nlinks;
+    slc_link *link;
+    int32_t words;   /* links with a word */
+    slc_deadline until; /* rank 0, with words: the soonest deadline that one named */
+    int32_t leavers; /* links that left */
+    int32_t unsent;  /* links with frames queued */
+};
+
+/* An empty group; takes nothing over. Its links are given with slc_group_link. */
+sluice_status slc_group_create(const slc_rendezvous_options *options, slc_group **group, sluice_error *error);
+/* Takes over a channel, also on failure. */
+sluice_status slc_group_link(slc_group *group, int32_t link, slc_channel *channel, const slc_claim *claim, sluice_error *error);
+void slc_group_free(slc_group *group); /* closes without a word; NULL is allowed */
+
+/* "rank 3 (process 12 on a, 10.0.0.1:4711)" */
+void slc_group_name(const slc_group *group, int32_t link, char *text, size_t room);
+
+/* Queues a frame on a link and writes what can be written; a link that turns out to be dead is lost, see below. */
+sluice_status slc_group_put(slc_group *group, const char *stage, int32_t link, slc_frame_type type, uint32_t tag,
+                            slc_payload *payload, sluice_error *error);
+
+/* Waits up to wait_ms, takes in what came, writes what can be written. Losses, aborts and nonsense break the group; `stage` is theirs. */
+void slc_group_pump(slc_group *group, const char *stage, int wait_ms);
+
+/* How long a wait may poll: to the deadline, in slices where somebody may cancel. */
+int slc_group_slice(const slc_group *group, slc_deadline deadline);
+
+/* The word of a link is used up. */
+void slc_group_drop_word(slc_group *group, int32_t link);
+
+/*
+ * Breaks the group with `cause`; a broken one keeps its first cause. Tells the other side `told` (NULL: the cause): rank 0
+ * every rank, other ranks rank 0.
+ */
+void slc_group_break(slc_group *group, const sluice_error *cause, const sluice_error *told);
+
+/* The cause, into *error. */
+sluice_status slc_group_cause(const slc_group *group, sluice_error *error);
+
+/* Breaks the group when the host has cancelled. */
+bool slc_group_cancelled(slc_group *group, const char *stage);
+
+#endif

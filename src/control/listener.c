@@ -1,0 +1,86 @@
+/* listener.c: see listener.h. Owns the listening sockets. */
+#include "control/listener.h"
+
+#include "base/error.h"
+#include "control/socket.h"
+#include "control/text.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+static void name_sockets(slc_listener *listener)
+{
+    slc_line line = slc_line_in(listener->text, sizeof listener->text);
+    for (size_t i = 0; i < listener->count; i++) {
+        struct sockaddr_storage address = { 0 };
+        socklen_t length = sizeof address;
+        char text[SLC_ADDRESS_TEXT];
+        if (getsockname(listener->fd[i], (struct sockaddr *)&address, &length) < 0)
+            length = 0;
+        slc_address_text((const struct sockaddr *)&address, length, text);
+        slc_line_add(&line, "%s%s", i == 0 ? "" : ", ", text);
+    }
+}
+
+static sluice_status adopt(int fd, slc_listener *listener, sluice_error *error)
+{
+    listener->fd = slc_allocate(sizeof *listener->fd);
+    if (listener->fd == NULL) {
+        close(fd);
+        return slc_fail_memory(error, "rendezvous", "a listening socket", sizeof *listener->fd);
+    }
+    listener->fd[listener->count++] = fd;
+    return slc_socket_adopt(fd, error);
+}
+
+static sluice_status listen_on_all(const slc_endpoint *endpoint, size_t count, slc_listener *listener, sluice_error *error)
+{
+    listener->fd = slc_allocate(count * sizeof *listener->fd);
+    if (listener->fd == NULL)
+        return slc_fail_memory(error, "rendezvous", "listening sockets", count * sizeof *listener->fd);
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; i < count; i++) {
+        int fd, code;
+        sluice_status one = slc_socket_listen(&endpoint[i], &fd, &code, error);
+        if (one == SLUICE_OK)
+            listener->fd[listener->count++] = fd;
+        else if (code == EADDRNOTAVAIL || code == EAFNOSUPPORT)
+            status = one;
+        else
+            return one;
+    }
+    return listener->count > 0 ? SLUICE_OK : status;
+}
+
+sluice_status slc_listener_open(const slc_rendezvous_options *options, slc_listener *listener, sluice_error *error)
+{
+    *listener = (slc_listener){ 0 };
+    slc_endpoint *endpoint = NULL;
+    size_t count = 0;
+    sluice_status status;
+    if (options->listen_fd >= 0) {
+        status = adopt(options->listen_fd, listener, error);
+    } else {
+        sluice_error tried = SLUICE_ERROR_INIT; /* an endpoint that was passed over leaves no trace in *error */
+        status = slc_address_resolve(options->address, options->port, options->deadline, options->cancelled, &endpoint, &count, &tried);
+        if (status == SLUICE_OK)
+            status = listen_on_all(endpoint, count, listener, &tried);
+        if (status != SLUICE_OK)
+            slc_error_copy(error, &tried);
+    }
+    slc_release(endpoint);
+    if (status == SLUICE_OK)
+        name_sockets(listener);
+    else
+        slc_listener_close(listener);
+    return status;
+}
+
+void slc_listener_close(slc_listener *listener)
+{
+    for (size_t i = 0; i < listener->count; i++)
+        close(listener->fd[i]);
+    slc_release(listener->fd);
+    listener->fd = NULL;
+    listener->count = 0;
+}

@@ -1,0 +1,361 @@
+/* round.c: see round.h. Owns the words of a round while it lasts. */
+#include "control/round.h"
+
+#include "base/error.h"
+#include "control/group.h"
+#include "control/word.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- rank 0: gathering ---- */
+
+/* Which links are `missing` a word (or, with `leavers`, have left), as a text, and the first of them. */
+static int32_t add_links(slc_group *group, slc_line *line, bool leavers, sluice_error *error)
+{
+    struct slc_group_state *state = group->state;
+    int32_t first = -1, count = 0;
+    int32_t *rank = slc_allocate((size_t)state->nlinks * sizeof *rank);
+    for (int32_t i = 1; i < state->nlinks; i++) {
+        if (leavers ? !state->link[i].left : state->link[i].has_word)
+            continue;
+        if (count++ == 0)
+            first = i;
+        if (rank != NULL)
+            rank[count - 1] = i;
+    }
+    if (count == 1 || rank == NULL) {
+        char name[SLC_WHO_TEXT + 32];
+        slc_group_name(group, first, name, sizeof name);
+        slc_line_add(line, "%s", name);
+        if (count > 1)
+            slc_line_add(line, " and %d more", count - 1);
+    } else {
+        slc_line_add_ranks(line, rank, (size_t)count, SLUICE_ERROR_TEXT / 2);
+    }
+    slc_release(rank);
+    error->rank = first;
+    return count;
+}
+
+static void break_for_leavers(slc_group *group, const char *stage)
+{
+    sluice_error cause = SLUICE_ERROR_INIT;
+    slc_fail(&cause, SLUICE_PEER, stage, "%s", "");
+    slc_line line = { .text = cause.text, .room = sizeof cause.text, .length = strlen(cause.text) };
+    int32_t count = add_links(group, &line, true, &cause);
+    slc_line_add(&line, count == 1 ? " has left" : " have left");
+    slc_group_break(group, &cause, NULL);
+}
+
+static void break_for_silence(slc_group *group, const char *stage, double seconds)
+{
+    sluice_error cause = SLUICE_ERROR_INIT;
+    slc_fail(&cause, SLUICE_TIMEOUT, stage, "no word from ");
+    slc_line line = { .text = cause.text, .room = sizeof cause.text, .length = strlen(cause.text) };
+    add_links(group, &line, false, &cause);
+    slc_line_add(&line, " within %.3g s", seconds);
+    slc_group_break(group, &cause, NULL);
+}
+
+/* The soonest deadline of rank 0 and of the ranks whose word is there: each must hear the verdict before its own. */
+static slc_deadline soonest(const slc_group *group, slc_deadline deadline)
+{
+    return group->state->words == 0 ? deadline : slc_deadline_sooner(deadline, group->state->until);
+}
+
+static sluice_status gather(slc_group *group, const slc_round *round, sluice_error *error)
+{
+    struct slc_group_state *state = group->state;
+    while (!group->broken && state->words < state->nlinks - 1) {
+        if (state->leavers > 0) {
+            break_for_leavers(group, round->stage);
+            break;
+        }
+        if (slc_group_cancelled(group, round->stage))
+            break;
+        slc_deadline deadline = soonest(group, round->deadline);
+        if (slc_deadline_passed(deadline)) {
+            break_for_silence(group, round->stage, deadline.seconds);
+            break;
+        }
+        slc_group_pump(group, round->stage, slc_group_slice(group, deadline));
+    }
+    return group->broken ? slc_group_cause(group, error) : SLUICE_OK;
+}
+
+/* ---- rank 0: judging ---- */
+
+typedef struct hearing {
+    slc_word *word;
+    slc_envelope *envelope; /* [0] is rank 0's own and unused */
+    slc_saying *saying;
+    slc_arena arena;
+} hearing;
+
+static sluice_status open_hearing(const slc_group *group, hearing *all, sluice_error *error)
+{
+    size_t count = (size_t)group->world_size;
+    all->word = slc_arena_take(&all->arena, count, sizeof *all->word);
+    all->envelope = slc_arena_take(&all->arena, count, sizeof *all->envelope);
+    all->saying = slc_arena_take(&all->arena, count, sizeof *all->saying);
+    if (all->word == NULL || all->envelope == NULL || all->saying == NULL)
+        return slc_fail_memory(error, "control", "the words of a round", count * (sizeof *all->word + sizeof *all->envelope));
+    return SLUICE_OK;
+}
+
+static sluice_status hear(const slc_group *group, const slc_round *round, hearing *all, sluice_error *error)
+{
+    sluice_status status = open_hearing(group, all, error);
+    if (status != SLUICE_OK)
+        return status;
+    bool failed = round->mine != NULL && round->mine->status != SLUICE_OK;
+    all->word[0] = (slc_word){ .rank = 0, .stage = round->stage, .text = "", .body = round->body, .length = round->length };
+    if (failed)
+        all->word[0] = (slc_word){ .status = round->mine->status, .stage = round->mine->stage, .text = round->mine->text };
+    for (int32_t i = 1; i < group->world_size; i++) {
+        const slc_frame *frame = &group->state->link[i].word;
+        slc_envelope *envelope = &all->envelope[i];
+        sluice_error said = SLUICE_ERROR_INIT;
+        /* It was read once when it came; it can be read again. */
+        slc_word_read_envelope(frame->payload, frame->header.length, envelope, &said);
+        slc_word *word = &all->word[i];
+        *word = (slc_word){ .rank = i, .status = envelope->status, .stage = round->stage, .text = "", .body = envelope->body,
+                            .length = envelope->length };
+        if (envelope->status == SLUICE_OK)
+            continue;
+        word->stage = slc_arena_text(&all->arena, said.stage, strlen(said.stage));
+        word->text = slc_arena_text(&all->arena, said.text, strlen(said.text));
+        if (word->stage == NULL || word->text == NULL)
+            return slc_fail_memory(error, "control", "the errors of a round", sizeof said);
+    }
+    return SLUICE_OK;
+}
+
+static sluice_status sayings_failed(const char *stage, sluice_status status, const char *what, slc_saying *saying, size_t count,
+                                    slc_show show, sluice_error *error)
+{
+    int32_t first = saying[0].rank;
+    slc_fail(error, status, stage, "%s: ", what);
+    slc_line line = { .text = error->text, .room = sizeof error->text, .length = strlen(error->text) };
+    slc_line_add_sayings(&line, saying, count, show);
+    error->rank = first;
+    return status;
+}
+
+/* Every rank's error, where there is one. */
+static sluice_status refuse(const slc_round *round, hearing *all, int32_t count, sluice_error *error)
+{
+    size_t failing = 0;
+    sluice_status first = SLUICE_OK;
+    for (int32_t i = 0; i < count; i++) {
+        const slc_word *word = &all->word[i];
+        if (word->status == SLUICE_OK)
+            continue;
+        if (failing == 0)
+            first = word->status;
+        const char *text = slc_word_bare(round->stage, word->text);
+        if (text[0] == '\0')
+            text = sluice_status_text(word->status);
+        all->saying[failing++] = (slc_saying){ .rank = i, .key = text, .length = strlen(text) };
+    }
+    if (failing == 0)
+        return SLUICE_OK;
+    return sayings_failed(round->stage, first, "refused", all->saying, failing, slc_show_text, error);
+}
+
+/* All ranks must be in the same round: a host that calls update on one rank and finish on another hears so. */
+static sluice_status same_round(const slc_round *round, hearing *all, int32_t count, sluice_error *error)
+{
+    bool same = true;
+    for (int32_t i = 1; i < count && same; i++)
+        same = all->envelope[i].kind == round->kind && strcmp(all->envelope[i].stage, round->stage) == 0;
+    if (same)
+        return SLUICE_OK;
+    for (int32_t i = 0; i < count; i++) {
+        const char *stage = i == 0 ? round->stage : all->envelope[i].stage;
+        all->saying[i] = (slc_saying){ .rank = i, .key = stage, .length = strlen(stage) };
+    }
+    return sayings_failed(round->stage, SLUICE_DISAGREE, "ranks are in different rounds", all->saying, (size_t)count, slc_show_quoted,
+                          error);
+}
+
+static sluice_status judge(const slc_group *group, const slc_round *round, hearing *all, slc_buffer *answer, sluice_error *error)
+{
+    sluice_status status = hear(group, round, all, error);
+    if (status == SLUICE_OK)
+        status = refuse(round, all, group->world_size, error);
+    if (status == SLUICE_OK)
+        status = same_round(round, all, group->world_size, error);
+    if (status == SLUICE_OK && round->judge != NULL)
+        status = round->judge(round->context, all->word, group->world_size, answer, error);
+    if (status == SLUICE_OK && answer->failed)
+        status = slc_fail_memory(error, round->stage, "the answer of a round", answer->length);
+    if (status == SLUICE_OK && answer->length > slc_frame_longest(SLC_FRAME_VERDICT) - 4)
+        status = slc_fail(error, SLUICE_INVALID, round->stage, "the answer (%zu bytes) must have at most %u bytes", answer->length,
+                          slc_frame_longest(SLC_FRAME_VERDICT) - 4);
+    return status;
+}
+
+/* ---- rank 0: verdicts ---- */
+
+static slc_payload *verdict_of(sluice_status status, const sluice_error *error, const slc_buffer *answer)
+{
+    slc_buffer bytes = { 0 };
+    slc_buffer_u32(&bytes, (uint32_t)status);
+    if (status == SLUICE_OK)
+        slc_buffer_append(&bytes, answer->data, answer->length);
+    else
+        slc_word_write_error(&bytes, error);
+    return slc_payload_of(&bytes);
+}
+
+static sluice_status put_verdict(slc_group *group, const char *stage, int32_t link, uint32_t tag, slc_payload *verdict)
+{
+    sluice_error error = SLUICE_ERROR_INIT;
+    sluice_status status = verdict == NULL ? slc_fail_memory(&error, stage, "a verdict", 0)
+                                           : slc_group_put(group, stage, link, SLC_FRAME_VERDICT, tag, verdict, &error);
+    /* A closed link was lost after its word came; the group is broken by it already. */
+    if (status != SLUICE_OK && group->channel[link] != NULL)
+        slc_group_abort(group, &error);
+    return status;
+}
+
+static void deliver(slc_group *group, const slc_round *round, uint32_t tag, slc_deadline deadline, hearing *all, sluice_status status,
+                    const sluice_error *error, slc_buffer *answer)
+{
+    bool each = status == SLUICE_OK && round->answer_each != NULL;
+    slc_payload *common = each ? NULL : verdict_of(status, error, answer);
+    for (int32_t i = 1; i < group->world_size; i++) {
+        if (!each) {
+            put_verdict(group, round->stage, i, tag, common);
+            continue;
+        }
+        slc_buffer bytes = { 0 };
+        if (round->answer_each(round->context, all->word, i, &bytes, NULL) != SLUICE_OK)
+            bytes.failed = true;
+        slc_payload *own = bytes.failed ? NULL : verdict_of(SLUICE_OK, NULL, &bytes);
+        slc_buffer_clear(&bytes);
+        put_verdict(group, round->stage, i, tag, own);
+        slc_payload_release(own);
+    }
+    slc_payload_release(common);
+    for (int32_t i = 1; i < group->world_size; i++)
+        slc_group_drop_word(group, i);
+    while (group->state->unsent > 0 && !slc_deadline_passed(deadline) && !(group->cancelled != NULL && *group->cancelled))
+        slc_group_pump(group, round->stage, slc_group_slice(group, deadline));
+}
+
+static sluice_status lead(slc_group *group, const slc_round *round, uint32_t tag, slc_buffer *answer, sluice_error *error)
+{
+    hearing all = { 0 };
+    sluice_error verdict = SLUICE_ERROR_INIT;
+    sluice_status status = gather(group, round, error);
+    if (status != SLUICE_OK)
+        return status;
+    slc_deadline deadline = soonest(group, round->deadline);
+    status = judge(group, round, &all, answer, &verdict);
+    if (status == SLUICE_OK && round->answer_each != NULL)
+        status = round->answer_each(round->context, all.word, 0, answer, &verdict);
+    if (status != SLUICE_OK) {
+        verdict.status = status;
+        slc_buffer_clear(answer);
+    }
+    deliver(group, round, tag, deadline, &all, status, &verdict, answer);
+    slc_arena_clear(&all.arena);
+    if (status != SLUICE_OK)
+        slc_error_copy(error, &verdict);
+    return status;
+}
+
+/* ---- other ranks ---- */
+
+static sluice_status send_envelope(slc_group *group, const slc_round *round, uint32_t tag)
+{
+    slc_buffer bytes = { 0 };
+    sluice_error error = SLUICE_ERROR_INIT;
+    slc_word_write_envelope(&bytes, round->deadline, round->kind, round->stage, round->mine, round->body, round->length);
+    size_t wanted = bytes.length;
+    slc_payload *envelope = slc_payload_of(&bytes);
+    sluice_status status = envelope == NULL ? slc_fail_memory(&error, round->stage, "an envelope", wanted)
+                                            : slc_group_put(group, round->stage, 0, SLC_FRAME_ENVELOPE, tag, envelope, &error);
+    slc_payload_release(envelope);
+    if (status != SLUICE_OK)
+        slc_group_abort(group, &error);
+    return status;
+}
+
+static sluice_status read_verdict(slc_group *group, const slc_round *round, slc_buffer *answer, sluice_error *error)
+{
+    slc_frame *frame = &group->state->link[0].word;
+    slc_reader reader = { .data = frame->payload, .length = frame->header.length };
+    sluice_status status = (sluice_status)slc_read_u32(&reader);
+    if (!reader.failed && status == SLUICE_OK) {
+        answer->length = slc_reader_left(&reader);
+        answer->capacity = frame->header.length;
+        answer->data = frame->payload;
+        if (answer->length > 0)
+            memmove(answer->data, answer->data + reader.offset, answer->length);
+        frame->payload = NULL;
+    } else {
+        sluice_error said = SLUICE_ERROR_INIT;
+        slc_word_read_error(&reader, &said);
+        if (reader.failed) {
+            slc_fail(&said, SLUICE_PEER, round->stage, "the verdict of rank 0 cannot be read");
+            slc_group_break(group, &said, NULL);
+        }
+        status = slc_error_copy(error, &said);
+    }
+    slc_group_drop_word(group, 0);
+    return status;
+}
+
+static sluice_status follow(slc_group *group, const slc_round *round, uint32_t tag, slc_buffer *answer, sluice_error *error)
+{
+    struct slc_group_state *state = group->state;
+    if (!group->broken && state->link[0].left) {
+        char name[SLC_WHO_TEXT + 32];
+        sluice_error cause = SLUICE_ERROR_INIT;
+        slc_group_name(group, 0, name, sizeof name);
+        slc_fail(&cause, SLUICE_PEER, round->stage, "%s has left", name);
+        cause.rank = 0;
+        slc_group_break(group, &cause, NULL);
+    }
+    if (!group->broken)
+        send_envelope(group, round, tag);
+    while (!group->broken && !state->link[0].has_word) {
+        if (slc_group_cancelled(group, round->stage))
+            break;
+        if (slc_deadline_passed(round->deadline)) {
+            char name[SLC_WHO_TEXT + 32];
+            sluice_error cause = SLUICE_ERROR_INIT;
+            slc_group_name(group, 0, name, sizeof name);
+            slc_fail(&cause, SLUICE_TIMEOUT, round->stage, "no verdict from %s within %.3g s", name, round->deadline.seconds);
+            cause.rank = 0;
+            slc_group_break(group, &cause, NULL);
+            break;
+        }
+        slc_group_pump(group, round->stage, slc_group_slice(group, round->deadline));
+    }
+    /* A verdict that came before the group broke still counts: every rank has the same. */
+    return state->link[0].has_word ? read_verdict(group, round, answer, error) : slc_group_cause(group, error);
+}
+
+sluice_status slc_round_run(slc_group *group, const slc_round *round, slc_buffer *answer, sluice_error *error)
+{
+    *answer = (slc_buffer){ 0 };
+    if (group->broken)
+        return slc_group_cause(group, error);
+    slc_round held = *round;
+    sluice_error mine = SLUICE_ERROR_INIT;
+    char stage[SLC_STAGE_LONGEST + 1];
+    snprintf(stage, sizeof stage, "%s", round->stage);
+    held.stage = stage;
+    size_t longest = slc_frame_longest(SLC_FRAME_ENVELOPE) - SLC_ENVELOPE_HEAD;
+    if ((held.mine == NULL || held.mine->status == SLUICE_OK) && held.length > longest) {
+        slc_fail(&mine, SLUICE_INVALID, stage, "this rank's word (%zu bytes) must have at most %zu bytes", held.length, longest);
+        held.mine = &mine;
+    }
+    uint32_t tag = group->rounds++;
+    return group->rank == 0 ? lead(group, &held, tag, answer, error) : follow(group, &held, tag, answer, error);
+}

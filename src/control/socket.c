@@ -1,0 +1,126 @@
+/* socket.c: see socket.h; owns no socket beyond a call. */
+#include "control/socket.h"
+
+#include "base/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SLICE_MS = 50, LONG_SLICE_MS = 60000 };
+
+static const char STAGE[] = "rendezvous";
+
+static int option(int fd, int level, int name, int value)
+{
+    return setsockopt(fd, level, name, &value, sizeof value);
+}
+
+sluice_status slc_socket_listen(const slc_endpoint *endpoint, int *fd, int *code, sluice_error *error)
+{
+    *fd = -1;
+    *code = 0;
+    const struct sockaddr *address = (const struct sockaddr *)&endpoint->address;
+    char text[SLC_ADDRESS_TEXT];
+    slc_address_text(address, endpoint->length, text);
+    int made = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    bool good = made >= 0 && option(made, SOL_SOCKET, SO_REUSEADDR, 1) == 0;
+    if (good && address->sa_family == AF_INET6) {
+        bool wildcard = IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)&endpoint->address)->sin6_addr);
+        good = option(made, IPPROTO_IPV6, IPV6_V6ONLY, !wildcard) == 0;
+    }
+    if (good && bind(made, address, endpoint->length) == 0 && listen(made, SOMAXCONN) == 0) {
+        *fd = made;
+        return SLUICE_OK;
+    }
+    *code = errno;
+    if (made >= 0)
+        close(made);
+    return slc_fail_errno(error, *code, STAGE, "rank 0 cannot listen on %s", text);
+}
+
+sluice_status slc_socket_adopt(int fd, sluice_error *error)
+{
+    struct sockaddr_storage address = { 0 };
+    socklen_t length = sizeof address;
+    int listening = 0;
+    socklen_t size = sizeof listening;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0)
+        return slc_fail_errno(error, errno, STAGE, "listen_fd (%d)", fd);
+    if (!listening || getsockname(fd, (struct sockaddr *)&address, &length) < 0 ||
+        (address.ss_family != AF_INET && address.ss_family != AF_INET6))
+        return slc_fail(error, SLUICE_INVALID, STAGE, "listen_fd (%d) must be a listening TCP socket", fd);
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+        return slc_fail_errno(error, errno, STAGE, "listen_fd (%d)", fd);
+    return SLUICE_OK;
+}
+
+static sluice_status refused(int code, const char *text, sluice_error *error)
+{
+    sluice_status status = slc_fail_errno(error, code, STAGE, "cannot connect to %s", text);
+    bool nobody = code == ECONNREFUSED || code == ECONNRESET || code == EHOSTUNREACH || code == ENETUNREACH || code == ETIMEDOUT ||
+                  code == EHOSTDOWN || code == ENETDOWN || code == EADDRNOTAVAIL || code == ECONNABORTED;
+    if (nobody) {
+        status = SLUICE_PEER;
+        if (error != NULL)
+            error->status = status;
+    }
+    return status;
+}
+
+static sluice_status await_connection(int fd, const char *text, slc_deadline deadline, const volatile bool *cancelled, sluice_error *error)
+{
+    for (;;) {
+        if (cancelled != NULL && *cancelled)
+            return slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled while connecting to %s", text);
+        struct pollfd wanted = { .fd = fd, .events = POLLOUT };
+        int ready = poll(&wanted, 1, slc_deadline_poll_ms(deadline, cancelled == NULL ? LONG_SLICE_MS : SLICE_MS));
+        if (ready > 0)
+            break;
+        if (ready < 0 && errno != EINTR)
+            return slc_fail_errno(error, errno, STAGE, "cannot connect to %s", text);
+        if (slc_deadline_passed(deadline))
+            return slc_fail(error, SLUICE_TIMEOUT, STAGE, "cannot connect to %s: no answer within %.3g s", text, deadline.seconds);
+    }
+    int code = 0;
+    socklen_t size = sizeof code;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) < 0)
+        code = errno;
+    return code == 0 ? SLUICE_OK : refused(code, text, error);
+}
+
+static bool is_own_other_end(int fd)
+{
+    struct sockaddr_storage here = { 0 }, there = { 0 };
+    socklen_t here_length = sizeof here, there_length = sizeof there;
+    return getsockname(fd, (struct sockaddr *)&here, &here_length) == 0 &&
+           getpeername(fd, (struct sockaddr *)&there, &there_length) == 0 && here_length == there_length &&
+           memcmp(&here, &there, here_length) == 0;
+}
+
+sluice_status slc_socket_connect(const slc_endpoint *endpoint, slc_deadline deadline, const volatile bool *cancelled, int *fd,
+                                 sluice_error *error)
+{
+    *fd = -1;
+    const struct sockaddr *address = (const struct sockaddr *)&endpoint->address;
+    char text[SLC_ADDRESS_TEXT];
+    slc_address_text(address, endpoint->length, text);
+    int made = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (made < 0)
+        return slc_fail_errno(error, errno, STAGE, "no socket to connect to %s", text);
+    sluice_status status = SLUICE_OK;
+    if (connect(made, address, endpoint->length) < 0)
+        status = errno == EINPROGRESS || errno == EINTR ? await_connection(made, text, deadline, cancelled, error)
+                                                        : refused(errno, text, error);
+    if (status == SLUICE_OK && is_own_other_end(made))
+        status = refused(ECONNREFUSED, text, error);
+    if (status == SLUICE_OK)
+        *fd = made;
+    else
+        close(made);
+    return status;
+}
