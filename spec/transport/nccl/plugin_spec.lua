@@ -1,0 +1,40 @@
+--- libsluice_cuda says what it was built against, without needing CUDA or NCCL in the process.
+
+local ffi = require "ffi"
+local inside = require "spec.support.inside"
+
+local path = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "") .. "libsluice_cuda.so"
+
+describe("the CUDA plugin", function()
+   local function plugin()
+      local file = io.open(path)
+      if not file then
+         pending("libsluice_cuda was not built: nvcc or nccl.h was not found")
+         return
+      end
+      file:close()
+      inside.declare("sluice.h", "transport/nccl/plugin.h")
+      return ffi.load(path)
+   end
+
+   it("tells the versions of Sluice, CUDA and NCCL that it was built against", function()
+      local library = plugin()
+      if library then
+         local versions = library.sluice_cuda_plugin_versions()
+         assert.equal(ffi.sizeof("sluice_cuda_versions"), versions.size)
+         assert.same({0, 1, 0}, {versions.sluice_major, versions.sluice_minor, versions.sluice_patch})
+         assert.truthy(versions.cuda >= 11000)
+         assert.truthy(versions.nccl >= 21800)
+      end
+   end)
+
+   it("loads neither CUDA nor NCCL by itself", function()
+      if plugin() then
+         local pipe = assert(io.popen("readelf -d " .. path))
+         local text = pipe:read("*a")
+         pipe:close()
+         assert.is_nil(text:find("NEEDED[^\n]*cuda"))
+         assert.is_nil(text:find("NEEDED[^\n]*nccl"))
+      end
+   end)
+end)
