@@ -17,8 +17,8 @@ return function(options)
             fail(spec.name, "pending without a stated reason", spec.trace)
          end
       end
-      if handler.successesCount + handler.failuresCount + handler.errorsCount == 0 then
-         fail("this run", "no spec ran to its end")
+      if handler.successesCount + handler.failuresCount + handler.errorsCount + handler.pendingsCount == 0 then
+         fail("this run", "it holds no spec")
       end
       return nil, true
    end, {priority = 1})
