@@ -1,0 +1,73 @@
+--- The nearest right word, for messages about a wrong one.
+-- @module sluice.nearest
+
+local nearest = {}
+
+local LONGEST = 200
+
+-- Edits (insert, delete, replace, swap of neighbours) between two texts; stops counting past `limit`.
+local function distance(a, b, limit)
+   if math.abs(#a - #b) > limit then
+      return limit + 1
+   end
+   local before, last, row = {}, {}, {}
+   for j = 0, #b do
+      last[j] = j
+   end
+   for i = 1, #a do
+      row[0] = i
+      local least = i
+      for j = 1, #b do
+         local same = a:byte(i) == b:byte(j)
+         local best = math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (same and 0 or 1))
+         if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+            best = math.min(best, before[j - 2] + 1)
+         end
+         row[j] = best
+         least = math.min(least, best)
+      end
+      if least > limit then
+         return limit + 1
+      end
+      before, last, row = last, row, before
+   end
+   return last[#b]
+end
+
+--- The word of the list that is nearest to `word`, if one is near enough to be what was meant.
+-- @param word what was written
+-- @param words a list; of equally near ones the first wins
+-- @return the word, or nil
+function nearest.word(word, words)
+   if #word > LONGEST then
+      return nil
+   end
+   local best, least = nil, math.max(2, math.floor(#word / 3)) + 1
+   for _, other in ipairs(words) do
+      if #other <= LONGEST then
+         local edits = distance(word:lower(), other:lower(), least - 1)
+         if edits < least and edits < math.max(#word, #other) then
+            best, least = other, edits
+         end
+      end
+   end
+   return best
+end
+
+--- " (did you mean x?)", or "" where nothing is near.
+function nearest.hint(word, words)
+   local found = nearest.word(word, words)
+   return found and (" (did you mean %s?)"):format(found) or ""
+end
+
+--- The keys of a table, sorted.
+function nearest.keys(set)
+   local list = {}
+   for key in pairs(set) do
+      list[#list + 1] = key
+   end
+   table.sort(list)
+   return list
+end
+
+return nearest

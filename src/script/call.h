@@ -1,0 +1,72 @@
+/*
+ * call.h: inside the script layer, and for src/cli: the one protected call into Lua, how C functions that Lua calls raise
+ * errors, and the budgets under which rule code runs. No other file calls lua_pcall or lua_cpcall.
+ *
+ * A state is used by one thread at a time. Every lua_* call that may allocate or raise happens inside slc_script_call, so
+ * that there is always a protected frame above it.
+ */
+#ifndef SLC_SCRIPT_CALL_H
+#define SLC_SCRIPT_CALL_H
+
+#include "script/state.h"
+
+#include <lauxlib.h>
+#include <lua.h>
+
+/* Pushes the arguments, returns how many. Runs inside the protected call, as `results` does: it may raise. */
+typedef int (*slc_lua_arguments)(lua_State *L, void *context);
+/* Reads `count` results, the first at stack index 1. */
+typedef void (*slc_lua_results)(lua_State *L, int count, void *context);
+
+/*
+ * Calls function `function` of library module `module`. A Lua error becomes *error: a table {status=, text=} that a module
+ * raised keeps its text, an error that C raised (slc_lua_raise) comes back whole, any other is SCRIPT with a traceback.
+ * `stage` is the stage of the message. `arguments` and `results` may be NULL.
+ */
+sluice_status slc_script_call(slc_script *script, const char *stage, const char *module, const char *function,
+                              slc_lua_arguments arguments, slc_lua_results results, void *context, sluice_error *error);
+
+/*
+ * Runs `code` as trusted Lua (the console and specs; never a rule file). *result, released with slc_release, is the text of
+ * its first result, or NULL for nil.
+ */
+sluice_status slc_script_evaluate(slc_script *script, const char *code, size_t length, const char *chunk_name, char **result,
+                                  sluice_error *error);
+
+/* For C functions that Lua calls. Neither returns: one raises a whole sluice_error, one a status and a text. */
+int slc_lua_raise(lua_State *L, const sluice_error *error) __attribute__((noreturn));
+int slc_lua_fail(lua_State *L, sluice_status status, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
+
+slc_script *slc_lua_script(lua_State *L); /* the script a state belongs to */
+
+/* ---- for the files of this layer ---- */
+
+struct slc_script {
+    lua_State *L;
+    const slc_log *log;
+    size_t used, limit; /* bytes that the state holds and may hold */
+    struct {
+        bool on, over;
+        int64_t instructions; /* left; the hook takes from it */
+        int64_t bytes;        /* that may still be asked for, whether or not they are given back */
+        int64_t deadline_ns;  /* the last net: no single step can be long, but many long ones can */
+        const char *why;      /* which bound was hit */
+        char where[128];      /* "file:line: " of the rule code that hit it, or "" */
+    } budget;
+    sluice_error raised; /* what slc_lua_raise carries over a Lua frame */
+    char *host;          /* the host's description, JSON; NULL for none */
+    size_t host_length;
+};
+
+/* Puts the module sluice.core (core.c) on the stack. */
+int slc_lua_open_core(lua_State *L);
+/* core.guard: see call.c. */
+int slc_lua_guard(lua_State *L);
+/*
+ * Reads a layout's placements from a list of lists of five numbers: axis, dim or -1 for a pin, parts (or the pin's
+ * coordinate), split, chunk. Raises when there are too many; whether they fit mesh and tensor is not checked here.
+ */
+struct slc_layout;
+int slc_lua_read_placements(lua_State *L, int index, struct slc_layout *layout);
+
+#endif
