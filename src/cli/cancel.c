@@ -26,7 +26,7 @@ static void *wait_for_signals(void *user)
             continue;
         if (++seen[got.ssi_signo == SIGTERM] > 1)
             _exit(130);
-        atomic_store(&cancel->cancelled, true);
+        cancel->cancelled = true;
         sluice_cancel(cancel->engine);
     }
 }

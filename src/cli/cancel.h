@@ -8,10 +8,10 @@
 #include "sluice.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
+#include <stdbool.h>
 
 typedef struct slc_cancel {
-    atomic_bool cancelled;
+    volatile bool cancelled;
     sluice_engine *engine;
     pthread_t thread;
     int stop; /* eventfd */

@@ -1,6 +1,7 @@
 /* description.c: whether a description speaks of every live byte exactly once. Owns its list of boxes for one tensor. */
 #include "cli/verify.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -75,9 +76,21 @@ static int64_t volume(const box *b, int ndim)
     return elements;
 }
 
-static const char *speaker(const slc_job *job, const slc_served *served, size_t number)
+static void speaker(const slc_job *job, const slc_served *served, size_t number, char *text, size_t size)
 {
-    return number < served->ncontents ? job->param[served->content[number].param].name : "a box of zeros";
+    if (number < served->ncontents)
+        snprintf(text, size, "\"%s\"", job->param[served->content[number].param].name);
+    else
+        snprintf(text, size, "a box of zeros");
+}
+
+static sluice_status meets(const slc_job *job, const slc_served *served, const box *a, const box *b, sluice_error *error)
+{
+    char first[256], second[256];
+    speaker(job, served, a->number, first, sizeof first);
+    speaker(job, served, b->number, second, sizeof second);
+    return slc_fail(error, SLUICE_INVALID, "description", "live \"%s\": %s and %s lie on the same elements", served->name, first,
+                    second);
 }
 
 static sluice_status check_boxes(const slc_job *job, const slc_served *served, box *boxes, size_t count, sluice_error *error)
@@ -89,12 +102,12 @@ static sluice_status check_boxes(const slc_job *job, const slc_served *served, b
     for (size_t i = 0; i < count; i++)
         for (size_t j = i + 1; j < count && (served->ndim == 0 || boxes[j].low[dim] < boxes[i].high[dim]); j++)
             if (meet(&boxes[i], &boxes[j], served->ndim))
-                return slc_fail(error, SLUICE_INVALID, "description", "live \"%s\": \"%s\" and \"%s\" lie on the same elements",
-                                served->name, speaker(job, served, boxes[i].number), speaker(job, served, boxes[j].number));
+                return meets(job, served, &boxes[i], &boxes[j], error);
     int64_t bytes = elements * served->dtype->bytes;
     if (bytes != served->bytes)
-        return slc_fail(error, SLUICE_INVALID, "description", "live \"%s\": it speaks of %lld of %lld bytes, it must speak of each",
-                        served->name, (long long)bytes, (long long)served->bytes);
+        return slc_fail(error, SLUICE_INVALID, "description",
+                        "live \"%s\": it speaks of %lld of %lld bytes, it must speak of each", served->name, (long long)bytes,
+                        (long long)served->bytes);
     return SLUICE_OK;
 }
 

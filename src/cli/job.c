@@ -2,6 +2,7 @@
 #include "cli/job.h"
 
 #include <lauxlib.h>
+#include <lua.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,8 @@ static bool whole_number(lua_State *L, int index, int64_t low, int64_t high, int
     return (double)*out == number;
 }
 
-static sluice_status read_integer(lua_State *L, int index, const char *key, int64_t low, int64_t high, int64_t *out, sluice_error *error)
+static sluice_status read_integer(lua_State *L, int index, const char *key, int64_t low, int64_t high, int64_t *out,
+                                  sluice_error *error)
 {
     lua_getfield(L, index, key);
     bool good = whole_number(L, -1, low, high, out);
@@ -67,8 +69,8 @@ static bool read_list(lua_State *L, int index, const char *key, int count, int64
     return good;
 }
 
-static sluice_status read_shape(lua_State *L, int index, const char *what, const char *name, int *ndim, int64_t *shape, int64_t *elements,
-                                sluice_error *error)
+static sluice_status read_shape(lua_State *L, int index, const char *what, const char *name, int *ndim, int64_t *shape,
+                                int64_t *elements, sluice_error *error)
 {
     lua_getfield(L, index, "shape");
     size_t count = lua_istable(L, -1) ? lua_objlen(L, -1) : 0;
@@ -83,8 +85,8 @@ static sluice_status read_shape(lua_State *L, int index, const char *what, const
     return SLUICE_OK;
 }
 
-static sluice_status read_tensor(lua_State *L, int index, const char *what, slc_arena *arena, const char **name, const slc_dtype **dtype,
-                                 int *ndim, int64_t *shape, int64_t *bytes, sluice_error *error)
+static sluice_status read_tensor(lua_State *L, int index, const char *what, slc_arena *arena, const char **name,
+                                 const slc_dtype **dtype, int *ndim, int64_t *shape, int64_t *bytes, sluice_error *error)
 {
     *name = lua_istable(L, index) ? read_text(L, index, "name", arena) : NULL;
     if (*name == NULL)
@@ -207,8 +209,8 @@ static sluice_status read_content(lua_State *L, int index, const slc_job *job, c
     size_t found = slc_job_find(job, source);
     sluice_status status = SLUICE_OK;
     if (found == SIZE_MAX)
-        status = slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": contents[%zu].source (%s) is no parameter", served->name, number + 1,
-                          source);
+        status = slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": contents[%zu].source (%s) is no parameter", served->name,
+                          number + 1, source);
     lua_pop(L, 1);
     if (status != SLUICE_OK)
         return status;
@@ -225,13 +227,16 @@ static sluice_status read_content(lua_State *L, int index, const slc_job *job, c
     return SLUICE_OK;
 }
 
-static sluice_status read_zero(lua_State *L, int index, const slc_served *served, size_t number, slc_zero *zero, sluice_error *error)
+static sluice_status read_zero(lua_State *L, int index, const slc_served *served, size_t number, slc_zero *zero,
+                               sluice_error *error)
 {
-    bool good = read_list(L, index, "at", served->ndim, 0, zero->at) && read_list(L, index, "extent", served->ndim, 0, zero->extent);
+    bool good =
+        read_list(L, index, "at", served->ndim, 0, zero->at) && read_list(L, index, "extent", served->ndim, 0, zero->extent);
     for (int i = 0; good && i < served->ndim; i++)
         good = inside(zero->at[i], zero->extent[i], served->shape[i]);
     if (!good)
-        return slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": zero[%zu] must be a box inside the tensor", served->name, number + 1);
+        return slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": zero[%zu] must be a box inside the tensor", served->name,
+                        number + 1);
     return SLUICE_OK;
 }
 
@@ -244,14 +249,16 @@ static sluice_status read_boxes(lua_State *L, int index, slc_job *job, slc_serve
         status = slc_fail_memory(error, STAGE, "contents", served->ncontents * sizeof *served->content);
     for (size_t i = 0; status == SLUICE_OK && i < served->ncontents; i++) {
         lua_rawgeti(L, -2, (int)i + 1);
-        status = lua_istable(L, -1) ? read_content(L, lua_gettop(L), job, served, i, &served->content[i], error)
-                                    : slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": contents[%zu] must be a table", served->name, i + 1);
+        status = lua_istable(L, -1)
+                     ? read_content(L, lua_gettop(L), job, served, i, &served->content[i], error)
+                     : slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": contents[%zu] must be a table", served->name, i + 1);
         lua_pop(L, 1);
     }
     for (size_t i = 0; status == SLUICE_OK && i < served->nzeros; i++) {
         lua_rawgeti(L, -1, (int)i + 1);
-        status = lua_istable(L, -1) ? read_zero(L, lua_gettop(L), served, i, &served->zero[i], error)
-                                    : slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": zero[%zu] must be a table", served->name, i + 1);
+        status = lua_istable(L, -1)
+                     ? read_zero(L, lua_gettop(L), served, i, &served->zero[i], error)
+                     : slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": zero[%zu] must be a table", served->name, i + 1);
         lua_pop(L, 1);
     }
     lua_pop(L, 2);
@@ -268,8 +275,8 @@ static sluice_status read_live(lua_State *L, int index, slc_job *job, sluice_err
         slc_served *served = &job->served[i];
         lua_rawgeti(L, -1, (int)i + 1);
         int item = lua_gettop(L);
-        status = read_tensor(L, item, "live", &job->arena, &served->name, &served->dtype, &served->ndim, served->shape, &served->bytes,
-                             error);
+        status = read_tensor(L, item, "live", &job->arena, &served->name, &served->dtype, &served->ndim, served->shape,
+                             &served->bytes, error);
         if (status == SLUICE_OK) {
             served->attributes = read_text(L, item, "attributes", &job->arena);
             status = read_boxes(L, item, job, served, error);

@@ -12,7 +12,7 @@
 #include "cli/values.h"
 #include "sluice.h"
 
-#include <lua.h>
+struct lua_State;
 
 #define SLC_JOB_DIMS 8
 
@@ -79,9 +79,10 @@ typedef struct slc_job {
  * Reads the table at `index` of the Lua stack; leaves the stack as it was. A box that leaves its tensor, an unknown
  * source, a wrong type: INVALID, "description: live[\"name\"].contents[2] ...". Opens the checkpoint that the table names.
  */
-sluice_status slc_job_read(lua_State *L, int index, slc_job *job, sluice_error *error);
+sluice_status slc_job_read(struct lua_State *L, int index, slc_job *job, sluice_error *error);
 void slc_job_clear(slc_job *job);
 
+/* Trainers come first. */
 static inline bool slc_job_is_worker(const slc_job *job) { return job->rank >= job->trainers; }
 
 /* Index of the parameter of that name; SIZE_MAX where there is none. */

@@ -159,10 +159,16 @@ static int native_run_rank(lua_State *L)
 int slc_native_open(lua_State *L)
 {
     static const luaL_Reg functions[] = {
-        { "version", native_version },   { "seal", native_seal },   { "checkpoint", native_checkpoint },
-        { "monotonic", native_monotonic }, { "peak", native_peak }, { "is_terminal", native_is_terminal },
-        { "columns", native_columns },   { "run_rank", native_run_rank },
-        { "plan", slc_native_plan },     { "footprint", slc_native_footprint },
+        { "version", native_version },
+        { "seal", native_seal },
+        { "checkpoint", native_checkpoint },
+        { "monotonic", native_monotonic },
+        { "peak", native_peak },
+        { "is_terminal", native_is_terminal },
+        { "columns", native_columns },
+        { "run_rank", native_run_rank },
+        { "plan", slc_native_plan },
+        { "footprint", slc_native_footprint },
         { NULL, NULL },
     };
     lua_newtable(L);

@@ -20,6 +20,7 @@ int slc_native_open(lua_State *L); /* pushes the table */
 int slc_native_fail(lua_State *L, const sluice_error *error); /* pushes nil, text, status; returns 3 */
 int slc_native_fail_errno(lua_State *L, const char *what);    /* the same from errno */
 
+/* What the table lists of other files, as named above. */
 int slc_native_plan(lua_State *L);
 int slc_native_footprint(lua_State *L);
 extern const luaL_Reg slc_native_process[];

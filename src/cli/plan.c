@@ -43,7 +43,9 @@ static sluice_status add_live(planning *p, const slc_job *job, sluice_error *err
     uintptr_t address = 4096;
     for (size_t i = 0; i < job->nserved; i++) {
         const slc_served *served = &job->served[i];
-        slc_live live = { .name = served->name, .dtype = served->dtype, .ndim = served->ndim,
+        slc_live live = { .name = served->name,
+                          .dtype = served->dtype,
+                          .ndim = served->ndim,
                           .attributes = served->attributes == NULL ? "{}" : served->attributes };
         int64_t stride = served->dtype->bytes;
         for (int d = served->ndim - 1; d >= 0; d--) {

@@ -283,7 +283,15 @@ static int process_memfd(lua_State *L)
 }
 
 const luaL_Reg slc_native_process[] = {
-    { "spawn", process_spawn }, { "kill", process_kill },     { "reap", process_reap },   { "signals", process_signals },
-    { "next_signal", process_next_signal }, { "poll", process_poll }, { "read", process_read }, { "close", process_close },
-    { "listen", process_listen }, { "memfd", process_memfd }, { NULL, NULL },
+    { "spawn", process_spawn },
+    { "kill", process_kill },
+    { "reap", process_reap },
+    { "signals", process_signals },
+    { "next_signal", process_next_signal },
+    { "poll", process_poll },
+    { "read", process_read },
+    { "close", process_close },
+    { "listen", process_listen },
+    { "memfd", process_memfd },
+    { NULL, NULL },
 };

@@ -166,7 +166,8 @@ static sluice_status update(rank *r, const char *const *names, sluice_error *err
         return status;
     double to = slc_now_s();
     if (strcmp(sluice_version(r->engine), version) != 0)
-        return slc_fail(error, SLUICE_INTERNAL, "update", "the version is \"%s\" after \"%s\" was finished", sluice_version(r->engine), version);
+        return slc_fail(error, SLUICE_INTERNAL, "update", "the version is \"%s\" after \"%s\" was finished",
+                        sluice_version(r->engine), version);
     slc_buffer line;
     slc_report_begin(&line, "updated");
     slc_report_count(&line, "update", r->update);
@@ -214,7 +215,7 @@ static int exit_code(const rank *r, sluice_status status)
 {
     if (status == SLUICE_OK)
         return SLC_EXIT_GOOD;
-    if (atomic_load(&r->cancel.cancelled))
+    if (r->cancel.cancelled)
         return SLC_EXIT_CANCELLED;
     bool input = status == SLUICE_INVALID || status == SLUICE_SCRIPT || status == SLUICE_UNSUPPORTED;
     return !r->ready && input ? SLC_EXIT_WRONG : SLC_EXIT_FAILED;

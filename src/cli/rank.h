@@ -37,7 +37,7 @@ typedef struct slc_shards {
 /* Works out the boxes, allocates, registers. An init info that cannot be read gives no shards and no error: init says it to all ranks. */
 sluice_status slc_shards_make(slc_shards *shards, const slc_job *job, sluice_engine *engine, sluice_error *error);
 /* Writes the values of `update`. CANCELLED when *cancelled. */
-sluice_status slc_shards_fill(slc_shards *shards, const slc_job *job, uint64_t update, const atomic_bool *cancelled, sluice_error *error);
+sluice_status slc_shards_fill(slc_shards *shards, const slc_job *job, uint64_t update, const volatile bool *cancelled, sluice_error *error);
 void slc_shards_clear(slc_shards *shards, sluice_engine *engine);
 
 /* ---- worker (worker.c) ---- */

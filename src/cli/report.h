@@ -28,6 +28,7 @@ void slc_report_raw(slc_buffer *line, const char *key, const char *json);
 /* Closes, writes and clears the line. */
 void slc_report_end(const slc_report *report, slc_buffer *line);
 
+/* The event failed, whole. */
 void slc_report_failed(const slc_report *report, const sluice_error *error, int exit_code);
 
 #endif

@@ -25,8 +25,8 @@ static void shard_of(const slc_param *param, uint32_t index, const slc_box *box,
 static sluice_status list_shards(slc_shards *shards, const slc_job *job, const slc_plan *plan, sluice_error *error)
 {
     if (slc_plan_count(plan) != job->nparams)
-        return slc_fail(error, SLUICE_INVALID, "trainer", "init info has %zu parameters, the description %zu", slc_plan_count(plan),
-                        job->nparams);
+        return slc_fail(error, SLUICE_INVALID, "trainer", "init info has %zu parameters, the description %zu",
+                        slc_plan_count(plan), job->nparams);
     shards->item = slc_allocate_zeroed(job->nparams, sizeof *shards->item);
     if (shards->item == NULL)
         return slc_fail_memory(error, "trainer", "shards", job->nparams * sizeof *shards->item);
@@ -96,7 +96,8 @@ out:
     return status;
 }
 
-sluice_status slc_shards_fill(slc_shards *shards, const slc_job *job, uint64_t update, const atomic_bool *cancelled, sluice_error *error)
+sluice_status slc_shards_fill(slc_shards *shards, const slc_job *job, uint64_t update, const volatile bool *cancelled,
+                              sluice_error *error)
 {
     for (size_t i = 0; i < shards->count; i++) {
         const slc_shard *shard = &shards->item[i];
@@ -106,8 +107,9 @@ sluice_status slc_shards_fill(slc_shards *shards, const slc_job *job, uint64_t u
         slc_walk_begin(&walk, &shard->box, param->ndim, param->shape, param->ndim, shard->shape, param->dtype->bytes);
         while (slc_walk_next(&walk, &stretch))
             slc_values_write(&param->values, update, (uint64_t)stretch.source, shard->data + stretch.live, (size_t)stretch.unit);
-        if (atomic_load_explicit(cancelled, memory_order_relaxed))
-            return slc_fail(error, SLUICE_CANCELLED, "trainer", "cancelled while it wrote update %llu", (unsigned long long)update);
+        if (*cancelled)
+            return slc_fail(error, SLUICE_CANCELLED, "trainer", "cancelled while it wrote update %llu",
+                            (unsigned long long)update);
     }
     return SLUICE_OK;
 }

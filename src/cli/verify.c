@@ -13,7 +13,7 @@ typedef struct {
     const slc_job *job;
     const slc_served *served;
     uint64_t update;
-    const atomic_bool *cancelled;
+    const volatile bool *cancelled;
     uint64_t checked;
     bool differs; /* this live tensor does */
     size_t tensors; /* that differ */
@@ -89,7 +89,8 @@ static void differ(check *c, const slc_job_param *param, uint64_t source, int64_
              (unsigned long long)c->update, served->name, where, got, from, want, why);
 }
 
-static void compare(check *c, const slc_job_param *param, uint64_t source, int64_t live, const unsigned char *expected, size_t bytes)
+static void compare(check *c, const slc_job_param *param, uint64_t source, int64_t live, const unsigned char *expected,
+                    size_t bytes)
 {
     const unsigned char *found = c->served->data + live;
     if (memcmp(expected, found, bytes) == 0)
@@ -159,7 +160,7 @@ static sluice_status check_served(check *c)
         slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
         while (slc_walk_next(&walk, &stretch))
             check_stretch(c, param, &stretch);
-        if (atomic_load_explicit(c->cancelled, memory_order_relaxed))
+        if (*c->cancelled)
             return slc_fail(c->error, SLUICE_CANCELLED, "verify", "cancelled in update %llu", (unsigned long long)c->update);
     }
     for (size_t i = 0; i < served->nzeros; i++)
@@ -170,7 +171,8 @@ static sluice_status check_served(check *c)
     return SLUICE_OK;
 }
 
-sluice_status slc_verify(const slc_job *job, uint64_t update, const atomic_bool *cancelled, uint64_t *checked, sluice_error *error)
+sluice_status slc_verify(const slc_job *job, uint64_t update, const volatile bool *cancelled, uint64_t *checked,
+                         sluice_error *error)
 {
     check c = { .job = job, .update = update, .cancelled = cancelled, .error = error };
     *checked = 0;

@@ -7,8 +7,6 @@
 
 #include "cli/job.h"
 
-#include <stdatomic.h>
-
 /*
  * The description itself: in each live tensor the boxes of contents and zeros are disjoint and add up to the whole.
  * INVALID names the live tensor and how many bytes nothing speaks of, or the two boxes that meet.
@@ -20,6 +18,6 @@ sluice_status slc_verify_description(const slc_job *job, sluice_error *error);
  * INTERNAL with the live tensor, its index, the parameter and its index, the bytes expected and found, whether they are
  * those of an earlier update or of memory never written, and how many live tensors differ. CANCELLED when *cancelled.
  */
-sluice_status slc_verify(const slc_job *job, uint64_t update, const atomic_bool *cancelled, uint64_t *checked, sluice_error *error);
+sluice_status slc_verify(const slc_job *job, uint64_t update, const volatile bool *cancelled, uint64_t *checked, sluice_error *error);
 
 #endif

@@ -38,7 +38,8 @@ static sluice_status index_uses(slc_serving *serving, sluice_error *error)
         next[p + 1] = serving->first[p + 1] += serving->first[p];
     for (size_t s = 0; s < job->nserved; s++)
         for (size_t c = 0; c < job->served[s].ncontents; c++)
-            serving->use[next[job->served[s].content[c].param]++] = (struct slc_use){ .served = (uint32_t)s, .content = (uint32_t)c };
+            serving->use[next[job->served[s].content[c].param]++] =
+                (struct slc_use){ .served = (uint32_t)s, .content = (uint32_t)c };
     return SLUICE_OK;
 }
 
@@ -50,8 +51,13 @@ static sluice_status register_all(slc_serving *serving, sluice_engine *engine, s
         slc_served *served = &serving->job->served[i];
         served->data = at;
         at += room(served);
-        sluice_live live = { .size = sizeof live, .name = served->name, .dtype = served->dtype->name, .ndim = (uint32_t)served->ndim,
-                             .shape = served->shape, .data = served->data, .attributes = served->attributes };
+        sluice_live live = { .size = sizeof live,
+                             .name = served->name,
+                             .dtype = served->dtype->name,
+                             .ndim = (uint32_t)served->ndim,
+                             .shape = served->shape,
+                             .data = served->data,
+                             .attributes = served->attributes };
         status = sluice_register_live(engine, &live, error);
     }
     if (status == SLUICE_OK && serving->job->host != NULL)
@@ -107,7 +113,8 @@ static void copy_content(slc_served *served, const slc_content *content, const s
     slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
     while (slc_walk_next(&walk, &stretch))
         for (int64_t i = 0; i < stretch.units; i++)
-            memcpy(served->data + stretch.live + i * stretch.step, data + stretch.source + i * stretch.unit, (size_t)stretch.unit);
+            memcpy(served->data + stretch.live + i * stretch.step, data + stretch.source + i * stretch.unit,
+                   (size_t)stretch.unit);
 }
 
 static void clear_padding(slc_served *served)
@@ -133,8 +140,8 @@ static sluice_status load_one(slc_serving *serving, const sluice_tensor *tensor,
     const slc_job_param *param = index == SIZE_MAX ? NULL : &job->param[index];
     if (param == NULL || tensor->bytes != (size_t)param->bytes || tensor->ndim != (uint32_t)param->ndim ||
         strcmp(tensor->dtype, param->dtype->name) != 0)
-        return slc_fail(error, SLUICE_CALLBACK, "load_weights", "\"%s\" (%zu bytes) is not the tensor that was announced", tensor->name,
-                        tensor->bytes);
+        return slc_fail(error, SLUICE_CALLBACK, "load_weights", "\"%s\" (%zu bytes) is not the tensor that was announced",
+                        tensor->name, tensor->bytes);
     for (size_t u = serving->first[index]; u < serving->first[index + 1]; u++) {
         slc_served *served = &job->served[serving->use[u].served];
         copy_content(served, &served->content[serving->use[u].content], param, tensor->data);
