@@ -37,8 +37,11 @@ typedef struct slc_layout {
     slc_placement placement[SLC_MAX_AXES];
 } slc_layout;
 
-/* Checks axes, dims, parts, chunk and coordinates against the mesh and the tensor. Says the placement by its axis. */
+/* Checks axes, dims, parts, chunk and coordinates against the mesh and the tensor. Says the placement by its axis. The stage is "init". */
 sluice_status slc_layout_check(const slc_layout *layout, int ndim, const int64_t *shape, const char *where, sluice_error *error);
+/* The same under another stage's name. */
+sluice_status slc_layout_check_in(const char *stage, const slc_layout *layout, int ndim, const int64_t *shape, const char *where,
+                                  sluice_error *error);
 bool slc_layout_equal(const slc_layout *a, const slc_layout *b); /* same mesh pointer, same placements in the same order */
 
 /* False when a pin keeps the tensor from the rank (or it is not in the mesh). True with an empty box when a short tail leaves nothing. */
@@ -53,15 +56,26 @@ int32_t slc_layout_replicas(const slc_layout *layout);
 int32_t slc_layout_rank(const slc_layout *layout, int32_t shard, int32_t replica);
 void slc_layout_place(const slc_layout *layout, int32_t rank, int32_t *shard, int32_t *replica); /* rank must hold the tensor */
 
-/* Walks the shards whose boxes meet `query`, in ascending shard order, touching only those. */
+/*
+ * Pieces: a shard as its place along each dim. The placements of one dim cut it into pieces that are numbered from its low
+ * end (outermost coordinate first), so that what meets an interval is one run of numbers, some of them perhaps empty.
+ */
+void slc_layout_pieces(const slc_layout *layout, int ndim, int32_t shard, int64_t piece[SLC_MAX_DIMS]);
+int32_t slc_layout_shard(const slc_layout *layout, int ndim, const int64_t piece[SLC_MAX_DIMS]);
+slc_box slc_layout_shard_box(const slc_layout *layout, int ndim, const int64_t *shape, int32_t shard);
+/* In *pieces, of each dim the numbers [low, high) that `query` meets; all empty when it lies outside the tensor. */
+void slc_layout_reach(const slc_layout *layout, int ndim, const int64_t *shape, const slc_box *query, slc_box *pieces);
+
+/*
+ * Walks the shards whose boxes meet `query`, touching only those: by pieces, the last dim fastest. That is ascending shard
+ * order where the nesting and the dims follow the mesh's axes; a caller that needs an order of ranks sorts.
+ */
 typedef struct slc_shard_walk {
     const slc_layout *layout;
     int ndim;
     const int64_t *shape;
-    slc_box query;
-    int depth;
-    int32_t next[SLC_MAX_AXES], last[SLC_MAX_AXES];
-    slc_box stack[SLC_MAX_AXES + 1];
+    slc_box query, pieces;
+    int64_t at[SLC_MAX_DIMS];
     bool done;
 } slc_shard_walk;
 

@@ -25,6 +25,8 @@ typedef enum slc_mode {
 
 const char *slc_mode_text(slc_mode mode);
 
+#define SLC_MAX_TARGETS 4096 /* of one parameter */
+
 typedef enum slc_pad { SLC_PAD_NONE, SLC_PAD_ZERO } slc_pad;
 
 /*
@@ -71,6 +73,13 @@ void slc_plan_destroy(slc_plan *plan); /* NULL is allowed */
 int32_t slc_plan_trainers(const slc_plan *plan);
 int32_t slc_plan_workers(const slc_plan *plan);
 
+/*
+ * The bytes that are worth a transfer of their own, 1 MiB unless set: larger pieces may be cut so that several replicas
+ * send, and about as many bytes of small ones go to one replica before the next one takes over. At least 1; the same on all ranks.
+ */
+int64_t slc_plan_quantum(const slc_plan *plan);
+void slc_plan_set_quantum(slc_plan *plan, int64_t bytes);
+
 /* A mesh over all trainers (first 0) or all workers (first = trainers), copied and checked; its name is unique a side. */
 sluice_status slc_plan_add_mesh(slc_plan *plan, const slc_mesh *mesh, const slc_mesh **added, sluice_error *error);
 const slc_mesh *slc_plan_mesh(const slc_plan *plan, bool workers, const char *name); /* NULL where there is none */
@@ -101,7 +110,8 @@ sluice_status slc_plan_complete(const slc_plan *plan, sluice_error *error);
 
 /*
  * The destinations as bytes, for agreement round 2; decode sets them in a plan with the same parameters and meshes, with
- * every check of slc_plan_set, and trusts nothing. The same destinations give the same bytes on every rank.
+ * every check of slc_plan_set and slc_plan_complete, and trusts nothing. The same destinations give the same bytes on every
+ * rank. encode wants a complete plan; a decode that fails leaves every parameter unresolved.
  */
 sluice_status slc_plan_encode_destinations(const slc_plan *plan, slc_buffer *buffer, sluice_error *error);
 sluice_status slc_plan_decode_destinations(slc_plan *plan, const void *data, size_t length, sluice_error *error);

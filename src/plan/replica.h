@@ -1,16 +1,23 @@
 /*
  * replica.h: which replica of a source shard feeds which destination. Both sides derive it from the plan alone; trainers
  * of one replica group send about the same number of bytes, over the whole plan and over any stretch of it.
+ *
+ * A target's pieces are shared out in two steps. First, a piece is cut into as many parts as it takes (and as its size
+ * allows) for every replica to get the same. What cannot be shared out evenly, because the pieces are small, is one more
+ * part for some replicas that follow each other; the scheduler keeps what each replica has sent so and starts where the
+ * least has been. A part is below two quanta, so that after n such targets no replica is further from the mean than
+ * sqrt(n) parts, and where one part is left over at a time, than one part.
  */
 #ifndef SLC_PLAN_REPLICA_H
 #define SLC_PLAN_REPLICA_H
 
+#include "plan/index.h"
 #include "plan/plan.h"
 
 /*
  * The schedule of one target (or of a full parameter). A piece (one source shard's meeting with one destination box) is
  * cut into `parts` along its longest dim; part i for destination number j comes from replica
- * (first + j * parts + i) mod replicas.
+ * (first + j * parts + i) mod replicas. Destinations are numbered from 0 for each source shard: those it reaches.
  */
 typedef struct slc_schedule {
     int32_t replicas;
@@ -20,16 +27,25 @@ typedef struct slc_schedule {
 
 int32_t slc_schedule_replica(slc_schedule schedule, int64_t destination, int32_t part);
 
-/* Keeps one byte cursor for each group of replicas, while the plan is walked in order. Initialise with slc_scheduler_begin. */
+/* What the scheduler has to know of a target, as one source shard sees it. */
+typedef struct slc_fanout {
+    int64_t destinations; /* that one shard reaches, at least 1 */
+    int64_t bytes;        /* that leave the shard's replicas, all destinations together */
+    bool even;            /* every destination gets the same */
+} slc_fanout;
+
+/* Keeps what each replica of each source layout has sent beyond its share, while the plan is walked in order. */
 typedef struct slc_scheduler {
-    struct slc_scheduler_group *group;
-    size_t ngroups, capacity;
+    int64_t quantum;
+    slc_address_index layouts;
+    struct slc_scheduler_group *group; /* one a layout */
+    size_t capacity;
+    size_t loads; /* replicas that are kept track of, over all groups */
 } slc_scheduler;
 
-void slc_scheduler_begin(slc_scheduler *scheduler);
-/* The schedule of the next target: `destinations` receivers, `bytes` in all that leave one shard's replicas, about. */
-sluice_status slc_scheduler_next(slc_scheduler *scheduler, const slc_layout *source, int64_t destinations, int64_t bytes,
-                                 slc_schedule *schedule, sluice_error *error);
+void slc_scheduler_begin(slc_scheduler *scheduler, int64_t quantum);
+sluice_status slc_scheduler_next(slc_scheduler *scheduler, const slc_layout *source, slc_fanout fanout, slc_schedule *schedule,
+                                 sluice_error *error);
 void slc_scheduler_end(slc_scheduler *scheduler);
 
 #endif

@@ -4,10 +4,14 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
+#include "base/names.h"
 #include "plan/box.h"
 #include "sluice.h"
 
-/* A tensor in the serving model's memory. Strides count bytes. */
+#define SLC_MAX_NAME 4096                  /* bytes of a name, a reason or a place, without the terminator */
+#define SLC_MAX_BYTES ((int64_t)1 << 62)   /* a tensor is smaller */
+
+/* A tensor in the serving model's memory. Strides count bytes. With data NULL it can be planned for (as memory of its own), not moved into. */
 typedef struct slc_live {
     const char *name;
     const slc_dtype *dtype;
@@ -22,7 +26,7 @@ typedef struct slc_live {
 typedef struct slc_live_set {
     slc_live *item;
     size_t count, capacity;
-    struct slc_name_index *index;
+    slc_names names; /* number = index in item */
     slc_arena arena;
 } slc_live_set;
 

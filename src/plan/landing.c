@@ -1,0 +1,64 @@
+/* landing.c: one target on one worker. Owns nothing. */
+#include "plan/landing.h"
+
+#include "base/error.h"
+#include "plan/text.h"
+
+static sluice_status check_extents(const slc_param *param, const slc_target *target, const slc_landing *landing, int32_t rank,
+                                   sluice_error *error)
+{
+    bool good = true;
+    int64_t wanted[SLC_MAX_DIMS];
+    for (int d = 0; d < landing->ndim; d++) {
+        wanted[d] = landing->box.high[d] - landing->box.low[d];
+        good = good && (target->pad == SLC_PAD_NONE ? landing->window.extent[d] == wanted[d] : landing->window.extent[d] >= wanted[d]);
+    }
+    if (good)
+        return SLUICE_OK;
+    char place[SLC_PLACE_TEXT], shown[SLC_SHAPE_TEXT], held[SLC_SHAPE_TEXT], box[SLC_RANGES_TEXT], ranges[SLC_RANGES_TEXT];
+    slc_place_text(param, param->where, place);
+    slc_shape_text(landing->ndim, landing->window.extent, shown);
+    slc_shape_text(landing->ndim, wanted, held);
+    slc_box_text(&landing->box, box);
+    slc_ranges_text(target->view.ndim, target->view.range, ranges);
+    return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view %s of live '%s' shows %s, but worker rank %d gets %s (the box %s)%s",
+                    place, ranges, target->live, shown, (int)rank, held, box,
+                    target->pad == SLC_PAD_NONE ? "; without padding the two must be equal" : "; the view must have room for it");
+}
+
+sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank, slc_landing *landing,
+                              sluice_error *error)
+{
+    *landing = (slc_landing){ .holds = false };
+    landing->ndim = slc_target_strip(param, target, landing->shape, NULL);
+    if (!slc_layout_box(target->layout, landing->ndim, landing->shape, rank, &landing->box))
+        return SLUICE_OK;
+    char place[SLC_PLACE_TEXT];
+    const slc_live *tensor = slc_live_set_find(live, target->live);
+    if (tensor == NULL && slc_box_empty(&landing->box))
+        return SLUICE_OK;
+    if (tensor == NULL) {
+        char shape[SLC_RANGES_TEXT];
+        slc_place_text(param, param->where, place);
+        slc_box_text(&landing->box, shape);
+        return slc_fail(error, SLUICE_INVALID, "destination", "%s: worker rank %d has no live '%s' for its box %s", place, (int)rank,
+                        target->live, shape);
+    }
+    if (tensor->dtype != param->dtype) {
+        char shape[SLC_SHAPE_TEXT];
+        slc_place_text(param, param->where, place);
+        slc_shape_text(tensor->ndim, tensor->shape, shape);
+        return slc_fail(error, SLUICE_INVALID, "destination", "%s: is %s, but live '%s' %s is %s; a direct destination has the same dtype",
+                        place, param->dtype->name, tensor->name, shape, tensor->dtype->name);
+    }
+    /* The text of a place costs more than all the rest: it is made only when it is needed. */
+    if (slc_view_window(&target->view, tensor, landing->ndim, "", &landing->window, NULL) != SLUICE_OK) {
+        slc_place_text(param, param->where, place);
+        return slc_view_window(&target->view, tensor, landing->ndim, place, &landing->window, error);
+    }
+    for (int d = 0; d < tensor->ndim; d++)
+        slc_range_resolve(target->view.range[d], tensor->shape[d], &landing->range[d]);
+    landing->live = (size_t)(tensor - live->item);
+    landing->holds = true;
+    return check_extents(param, target, landing, rank, error);
+}

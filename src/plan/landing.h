@@ -1,0 +1,24 @@
+/* landing.h: where one target lands on one worker, checked against the worker's live tensors. */
+#ifndef SLC_PLAN_LANDING_H
+#define SLC_PLAN_LANDING_H
+
+#include "plan/plan.h"
+
+typedef struct slc_landing {
+    bool holds;                     /* the layout gives this worker a box (it may be empty) that has a live tensor */
+    int ndim;                       /* of the strip */
+    int64_t shape[SLC_MAX_DIMS];    /* of the strip */
+    slc_box box;                    /* this worker's, in the strip */
+    size_t live;                    /* index in the live set */
+    slc_window window;              /* in the strip's dims; extents at least the box', larger only with padding */
+    slc_range range[SLC_MAX_DIMS];  /* the view's, resolved, in the live tensor's dims */
+} slc_landing;
+
+/*
+ * Checks 1 and 2 of coverage.h. A worker whose box is empty needs no live tensor. INVALID: no live tensor of that name,
+ * another dtype, a view that leaves it, a window that is not the box (nor larger with padding).
+ */
+sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank, slc_landing *landing,
+                              sluice_error *error);
+
+#endif

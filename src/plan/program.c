@@ -1,0 +1,354 @@
+/* program.c: compiles the plan for one rank: pieces become strided copies, padding becomes fills. A program owns its arena. */
+#include "plan/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "plan/landing.h"
+#include "plan/route.h"
+
+typedef struct compiler {
+    const slc_plan *plan;
+    const slc_live_set *live;
+    slc_program *program;
+    slc_scheduler scheduler;
+    slc_mesh all;            /* every worker in one row, */
+    slc_layout everyone;     /* where full parameters go */
+    slc_piece_list pieces;   /* of the segment under way */
+    slc_landing *landing;    /* of each of its targets, on a worker */
+    slc_fill *fill;
+    size_t targets, nfills, fill_capacity;
+    bool *peer; /* by rank of the other side, less its first */
+    int32_t first_peer, peers;
+} compiler;
+
+/* ---- strides ---- */
+
+/* A strided block being made: one dim at a time, from the innermost outwards, merging what lies end to end on both sides. */
+typedef struct block {
+    int64_t run;
+    uint32_t ndim;
+    slc_stride dim[SLC_MAX_DIMS]; /* innermost first */
+} block;
+
+static void wrap(block *b, int64_t count, int64_t source, int64_t destination)
+{
+    if (count == 1)
+        return;
+    slc_stride *last = b->ndim == 0 ? NULL : &b->dim[b->ndim - 1];
+    if (last == NULL && source == b->run && destination == b->run)
+        b->run *= count;
+    else if (last != NULL && source == last->source * last->count && destination == last->destination * last->count)
+        last->count *= count;
+    else
+        b->dim[b->ndim++] = (slc_stride){ .count = count, .source = source, .destination = destination };
+}
+
+/* The dims, outermost first, kept in the program. NULL with no dims; *good false when there is no memory. */
+static const slc_stride *keep_dims(slc_program *program, const block *b, bool *good)
+{
+    if (b->ndim == 0)
+        return NULL;
+    slc_stride *dim = slc_arena_take(&program->arena, b->ndim, sizeof *dim);
+    *good = *good && dim != NULL;
+    for (uint32_t i = 0; i < b->ndim && dim != NULL; i++)
+        dim[i] = b->dim[b->ndim - 1 - i];
+    return dim;
+}
+
+/* Byte strides of a contiguous row-major block. */
+static void packed_strides(int ndim, const int64_t *extent, int64_t item, int64_t stride[SLC_MAX_DIMS])
+{
+    for (int d = ndim - 1; d >= 0; d--) {
+        stride[d] = item;
+        item *= extent[d];
+    }
+}
+
+/* ---- copies ---- */
+
+/* Where a piece's first element lies in the source shard, and the byte stride of each strip dim there. */
+static int64_t source_of(const slc_route *route, const slc_piece *piece, int64_t stride[SLC_MAX_DIMS])
+{
+    const slc_param *param = route->param;
+    int64_t extent[SLC_MAX_DIMS], shard[SLC_MAX_DIMS], offset = 0;
+    for (int d = 0; d < param->ndim; d++)
+        extent[d] = piece->shard.high[d] - piece->shard.low[d];
+    packed_strides(param->ndim, extent, param->dtype->bytes, shard);
+    for (int d = 0, s = 0; d < param->ndim; d++) {
+        slc_range range = route->range[d];
+        int64_t at = range.start;
+        if (!range.select) {
+            at += piece->box.low[s] * range.step;
+            stride[s++] = shard[d] * range.step;
+        }
+        offset += (at - piece->shard.low[d]) * shard[d];
+    }
+    return offset;
+}
+
+/* `landing` is the worker's; NULL on a trainer, whose copies describe the packed piece. */
+static bool make_copy(slc_program *program, const slc_route *route, const slc_piece *piece, const slc_landing *landing, slc_copy *copy)
+{
+    int64_t item = route->param->dtype->bytes, extent[SLC_MAX_DIMS], source[SLC_MAX_DIMS], destination[SLC_MAX_DIMS];
+    block b = { .run = item };
+    bool good = true;
+    *copy = (slc_copy){ .peer = piece->peer };
+    copy->source = source_of(route, piece, source);
+    for (int s = 0; s < route->ndim; s++)
+        extent[s] = piece->box.high[s] - piece->box.low[s];
+    if (landing == NULL) {
+        packed_strides(route->ndim, extent, item, destination);
+    } else {
+        copy->buffer = route->param->mode == SLC_MODE_FULL ? SLC_STAGING : (uint32_t)landing->live;
+        copy->destination = landing->window.offset;
+        for (int s = 0; s < route->ndim; s++) {
+            destination[s] = landing->window.stride[s];
+            copy->destination += (piece->box.low[s] - landing->box.low[s]) * destination[s];
+        }
+    }
+    for (int s = route->ndim - 1; s >= 0; s--)
+        wrap(&b, extent[s], source[s], destination[s]);
+    copy->run = b.run;
+    copy->ndim = b.ndim;
+    copy->bytes = slc_box_volume(&piece->box) * item;
+    copy->dim = keep_dims(program, &b, &good);
+    return good;
+}
+
+/* A worker's copies are ordered by (target, peer, part), a trainer's by (peer, target, part). */
+static int for_worker(const void *a, const void *b)
+{
+    const slc_piece *x = a, *y = b;
+    if (x->target != y->target)
+        return x->target < y->target ? -1 : 1;
+    if (x->peer != y->peer)
+        return x->peer < y->peer ? -1 : 1;
+    return x->part < y->part ? -1 : x->part > y->part;
+}
+
+static int for_trainer(const void *a, const void *b)
+{
+    const slc_piece *x = a, *y = b;
+    if (x->peer != y->peer)
+        return x->peer < y->peer ? -1 : 1;
+    return for_worker(a, b);
+}
+
+/* ---- fills ---- */
+
+/* The window less the box: for each dim a slab at its high end, as long as the box in earlier dims and the window in later ones. */
+static bool make_fills(compiler *c, const slc_param *param, const slc_landing *landing)
+{
+    const slc_window *window = &landing->window;
+    for (int slab = 0; slab < landing->ndim; slab++) {
+        block b = { .run = param->dtype->bytes };
+        int64_t bytes = b.run, offset = window->offset;
+        for (int d = landing->ndim - 1; d >= 0; d--) {
+            int64_t held = landing->box.high[d] - landing->box.low[d];
+            int64_t count = d < slab ? held : d > slab ? window->extent[d] : window->extent[d] - held;
+            offset += d == slab ? held * window->stride[d] : 0;
+            bytes *= count;
+            wrap(&b, count, window->stride[d], window->stride[d]);
+        }
+        if (bytes == 0)
+            continue;
+        if (c->nfills == c->fill_capacity) {
+            size_t capacity = c->fill_capacity == 0 ? 16 : c->fill_capacity * 2;
+            slc_fill *fill = slc_reallocate(c->fill, capacity * sizeof *fill);
+            if (fill == NULL)
+                return false;
+            c->fill = fill;
+            c->fill_capacity = capacity;
+        }
+        bool good = true;
+        const slc_stride *dim = keep_dims(c->program, &b, &good);
+        c->fill[c->nfills++] = (slc_fill){ .buffer = (uint32_t)landing->live, .destination = offset, .run = b.run, .bytes = bytes,
+                                           .ndim = b.ndim, .dim = dim };
+        if (!good)
+            return false;
+    }
+    return true;
+}
+
+/* ---- segments ---- */
+
+/* Turns the gathered pieces and fills into the segment. */
+static sluice_status finish_segment(compiler *c, slc_segment *segment, const slc_param *param, sluice_error *error)
+{
+    slc_program *program = c->program;
+    bool worker = c->live != NULL;
+    size_t count = c->pieces.count;
+    if (count >= UINT32_MAX || c->nfills >= UINT32_MAX)
+        return slc_fail(error, SLUICE_INVALID, "init", "parameter '%s' is cut into %zu pieces on rank %d", param->name, count, (int)program->rank);
+    if (count > 1)
+        qsort(c->pieces.item, count, sizeof *c->pieces.item, worker ? for_worker : for_trainer);
+    if (count > 0) {
+        segment->copy = slc_arena_take(&program->arena, count, sizeof *segment->copy);
+        bool good = segment->copy != NULL;
+        slc_route route = { 0 };
+        for (size_t i = 0; i < count && good; i++) {
+            const slc_piece *piece = &c->pieces.item[i];
+            if (param->mode == SLC_MODE_FULL)
+                slc_route_full(param, &c->everyone, &route);
+            else if (i == 0 || piece->target != route.target)
+                slc_route_direct(param, piece->target, &route);
+            good = make_copy(program, &route, piece, worker ? &c->landing[piece->target] : NULL, &segment->copy[i]);
+            segment->bytes += segment->copy[i].bytes;
+            c->peer[piece->peer - c->first_peer] = true;
+        }
+        if (!good)
+            return slc_fail_memory(error, "init", "copies", count * sizeof *segment->copy);
+        segment->ncopies = (uint32_t)count;
+    }
+    if (c->nfills > 0) {
+        segment->fill = slc_arena_take(&program->arena, c->nfills, sizeof *segment->fill);
+        if (segment->fill == NULL)
+            return slc_fail_memory(error, "init", "fills", c->nfills * sizeof *segment->fill);
+        memcpy(segment->fill, c->fill, c->nfills * sizeof *segment->fill);
+        segment->nfills = (uint32_t)c->nfills;
+    }
+    program->bytes += segment->bytes;
+    program->copies += count;
+    return SLUICE_OK;
+}
+
+static sluice_status land(compiler *c, const slc_route *route, slc_landing *landing, sluice_error *error)
+{
+    const slc_param *param = route->param;
+    if (param->mode == SLC_MODE_DIRECT)
+        return slc_target_land(param, &param->target[route->target], c->live, c->program->rank, landing, error);
+    *landing = (slc_landing){ .holds = true, .ndim = param->ndim, .box = slc_box_whole(param->ndim, param->shape) };
+    landing->window.ndim = param->ndim;
+    for (int d = 0; d < param->ndim; d++)
+        landing->window.extent[d] = param->shape[d];
+    packed_strides(param->ndim, param->shape, param->dtype->bytes, landing->window.stride);
+    return SLUICE_OK;
+}
+
+static sluice_status compile_route(compiler *c, slc_route *route, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    /* Every rank walks every target through the scheduler: what a replica sends hangs on all that came before. */
+    status = slc_scheduler_next(&c->scheduler, route->param->source, slc_route_fanout(route), &route->schedule, error);
+    if (status != SLUICE_OK || c->live == NULL)
+        return status != SLUICE_OK ? status : slc_route_from_trainer(route, c->program->rank, &c->pieces, error);
+    slc_landing *landing = &c->landing[route->target];
+    if ((status = land(c, route, landing, error)) != SLUICE_OK || !landing->holds)
+        return status;
+    if (!make_fills(c, route->param, landing))
+        return slc_fail_memory(error, "init", "fills", sizeof *c->fill);
+    return slc_route_to_worker(route, c->program->rank, &landing->box, &c->pieces, error);
+}
+
+static bool reserve_landings(compiler *c, size_t count)
+{
+    if (c->live == NULL || count <= c->targets)
+        return true;
+    slc_landing *landing = slc_reallocate(c->landing, count * sizeof *landing);
+    if (landing == NULL)
+        return false;
+    c->landing = landing;
+    c->targets = count;
+    return true;
+}
+
+static sluice_status compile_param(compiler *c, size_t index, sluice_error *error)
+{
+    const slc_param *param = slc_plan_at(c->plan, index);
+    slc_segment *segment = &c->program->segment[index];
+    size_t ntargets = param->mode == SLC_MODE_DIRECT ? param->ntargets : param->mode == SLC_MODE_FULL;
+    segment->param = (uint32_t)index;
+    c->pieces.count = 0;
+    c->nfills = 0;
+    if (!reserve_landings(c, ntargets))
+        return slc_fail_memory(error, "init", "targets", ntargets * sizeof *c->landing);
+    for (uint32_t target = 0; target < ntargets; target++) {
+        slc_route route;
+        if (param->mode == SLC_MODE_FULL)
+            slc_route_full(param, &c->everyone, &route);
+        else
+            slc_route_direct(param, target, &route);
+        sluice_status status = compile_route(c, &route, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return finish_segment(c, segment, param, error);
+}
+
+static sluice_status list_peers(compiler *c, sluice_error *error)
+{
+    slc_program *program = c->program;
+    for (int32_t i = 0; i < c->peers; i++)
+        program->npeers += c->peer[i];
+    if (program->npeers == 0)
+        return SLUICE_OK;
+    program->peer = slc_arena_take(&program->arena, program->npeers, sizeof *program->peer);
+    if (program->peer == NULL)
+        return slc_fail_memory(error, "init", "peers", program->npeers * sizeof *program->peer);
+    for (int32_t i = 0, n = 0; i < c->peers; i++)
+        if (c->peer[i])
+            program->peer[n++] = c->first_peer + i;
+    return SLUICE_OK;
+}
+
+static sluice_status compile(compiler *c, sluice_error *error)
+{
+    int32_t trainers = slc_plan_trainers(c->plan), workers = slc_plan_workers(c->plan);
+    slc_program *program = c->program;
+    c->all = (slc_mesh){ .name = "", .first = trainers, .size = workers, .naxes = 1, .axis = { workers } };
+    c->everyone = (slc_layout){ .mesh = &c->all };
+    c->first_peer = c->live == NULL ? trainers : 0;
+    c->peers = c->live == NULL ? workers : trainers;
+    c->peer = slc_allocate_zeroed((size_t)c->peers, sizeof *c->peer);
+    program->count = slc_plan_count(c->plan);
+    program->segment = slc_arena_take(&program->arena, program->count, sizeof *program->segment);
+    if (c->peer == NULL || program->segment == NULL)
+        return slc_fail_memory(error, "init", "a program", program->count * sizeof *program->segment);
+    for (size_t i = 0; i < program->count; i++) {
+        sluice_status status = compile_param(c, i, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return list_peers(c, error);
+}
+
+sluice_status slc_program_compile(const slc_plan *plan, const slc_live_set *live, int32_t rank, slc_program *program, sluice_error *error)
+{
+    *program = (slc_program){ .rank = rank };
+    int32_t trainers = slc_plan_trainers(plan);
+    int64_t world = (int64_t)trainers + slc_plan_workers(plan);
+    if (rank < 0 || rank >= world)
+        return slc_fail(error, SLUICE_INVALID, "init", "rank %d is outside the world of %lld", (int)rank, (long long)world);
+    if (rank >= trainers && live == NULL)
+        return slc_fail(error, SLUICE_INVALID, "init", "rank %d is a worker and needs its live tensors", (int)rank);
+    sluice_status status = slc_plan_complete(plan, error);
+    if (status != SLUICE_OK)
+        return status;
+    compiler c = { .plan = plan, .live = rank < trainers ? NULL : live, .program = program };
+    slc_scheduler_begin(&c.scheduler, slc_plan_quantum(plan));
+    status = compile(&c, error);
+    slc_scheduler_end(&c.scheduler);
+    slc_piece_list_clear(&c.pieces);
+    slc_release(c.landing);
+    slc_release(c.fill);
+    slc_release(c.peer);
+    if (status != SLUICE_OK)
+        slc_program_clear(program);
+    return status;
+}
+
+void slc_program_clear(slc_program *program)
+{
+    slc_arena_clear(&program->arena);
+    *program = (slc_program){ 0 };
+}
+
+int64_t slc_source_bytes(const slc_param *param, int32_t rank)
+{
+    slc_box box;
+    if (!slc_layout_box(param->source, param->ndim, param->shape, rank, &box))
+        return 0;
+    return slc_box_volume(&box) * param->dtype->bytes;
+}
