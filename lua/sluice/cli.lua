@@ -7,8 +7,13 @@ local command_names = { "run", "plan", "trainer", "worker", "rank", "version" }
 
 -- Modules of the system are found where Debian puts them, never in the current directory.
 local function load_argparse()
-   local path = package.path:gsub("%f[^;\0]%./[^;]*;?", "")
-   local file = package.searchpath("argparse", path)
+   local folders = {}
+   for entry in package.path:gmatch("[^;]+") do
+      if entry:sub(1, 1) == "/" then
+         folders[#folders + 1] = entry
+      end
+   end
+   local file = package.searchpath("argparse", table.concat(folders, ";"))
    if not file then
       return nil
    end
