@@ -1,6 +1,8 @@
 --- How input of models and deployments is checked: one failure ends the whole reading, with a sentence that names the path.
 -- Owns the wording of found values and the nearest-key suggestion; knows no key of any schema.
 
+local nearest = require "sluice.nearest"
+
 local check = {}
 
 local failure = {}
@@ -44,50 +46,18 @@ function check.shown(value)
    return "a " .. kind
 end
 
--- Edits between two short words, no more than `limit` of them counted.
-local function distance(a, b, limit)
-   if math.abs(#a - #b) > limit then
-      return limit + 1
-   end
-   local row = {}
-   for j = 0, #b do
-      row[j] = j
-   end
-   for i = 1, #a do
-      local corner = row[0]
-      row[0] = i
-      for j = 1, #b do
-         local above = row[j]
-         local change = a:byte(i) == b:byte(j) and 0 or 1
-         row[j] = math.min(above + 1, row[j - 1] + 1, corner + change)
-         corner = above
-      end
-   end
-   return row[#b]
-end
-
---- The word of `known` (a list) that `word` most likely meant, or nil. Ties go to the first in the list.
-function check.nearest(word, known)
-   if type(word) ~= "string" or #word > 64 then
-      return nil
-   end
-   local best
-   local limit = math.max(1, math.floor(#word / 2))
-   for _, candidate in ipairs(known) do
-      local edits = distance(word, candidate, limit)
-      if edits <= limit then
-         best, limit = candidate, edits - 1
-      end
-   end
-   return best
-end
-
 --- The list in words: "a, b and c".
 function check.listed(words)
    if #words < 2 then
       return words[1] or "none"
    end
    return table.concat(words, ", ", 1, #words - 1) .. " and " .. words[#words]
+end
+
+-- ": did you mean x?", where something is near.
+local function hint(word, known)
+   local found = type(word) == "string" and nearest.word(word, known) or nil
+   return found and (": did you mean %s?"):format(found)
 end
 
 --- Fails unless `value` is one of `known`; suggests the nearest.
@@ -97,9 +67,7 @@ function check.one_of(value, path, known)
          return value
       end
    end
-   local nearest = check.nearest(value, known)
-   check.fail("%s (%s) must be one of %s%s", path, check.shown(value), check.listed(known),
-      nearest and (": did you mean %s?"):format(nearest) or "")
+   check.fail("%s (%s) must be one of %s%s", path, check.shown(value), check.listed(known), hint(value, known) or "")
 end
 
 --- Fails unless `value` is a table whose keys are all in `known` (a list).
@@ -121,9 +89,8 @@ function check.keys(value, path, known)
       -- The first in order of text, so that the same table always gives the same message.
       table.sort(strange, function(a, b) return tostring(a) < tostring(b) end)
       local key = strange[1]
-      local nearest = check.nearest(key, known)
       check.fail("%s has the unknown key %s%s", path, check.shown(key),
-         nearest and (": did you mean %s?"):format(nearest) or "; known are " .. check.listed(known))
+         hint(key, known) or "; known are " .. check.listed(known))
    end
    return value
 end
