@@ -71,7 +71,8 @@ function cli.main(native, argv)
    local list = commands()
    local good, args = build(argparse, list):pparse(argv)
    if not good then
-      return report({ exit = 2, text = args .. "\nTry: sluice --help" })
+      local command = find(list, argv[1])
+      return report({ exit = 2, text = ("%s\nTry: sluice %s--help"):format(args, command and command.name .. " " or "") })
    end
    local code, problem = fault.catch(find(list, args.command).run, args)
    if problem then

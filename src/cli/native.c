@@ -168,7 +168,6 @@ int slc_native_open(lua_State *L)
         { "columns", native_columns },
         { "run_rank", native_run_rank },
         { "plan", slc_native_plan },
-        { "footprint", slc_native_footprint },
         { NULL, NULL },
     };
     lua_newtable(L);

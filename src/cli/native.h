@@ -3,7 +3,7 @@
  * a text and a status number; misuse raises.
  *
  *   rank.c     run_rank(job, sink)          sink: a descriptor for report lines, or a function that gets each line
- *   plan.c     plan(job)                    one rank's plan without any network; footprint(init_info) the bytes of all shards
+ *   plan.c     plan(job)                    one rank's plan without any network
  *   process.c  spawn signals next_signal poll read kill reap close listen memfd
  *   native.c   version seal checkpoint monotonic peak is_terminal columns
  */
@@ -22,7 +22,6 @@ int slc_native_fail_errno(lua_State *L, const char *what);    /* the same from e
 
 /* What the table lists of other files, as named above. */
 int slc_native_plan(lua_State *L);
-int slc_native_footprint(lua_State *L);
 extern const luaL_Reg slc_native_process[];
 
 #endif

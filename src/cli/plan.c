@@ -139,6 +139,17 @@ static void push_coverage(lua_State *L, const planning *p)
     lua_setfield(L, -2, "coverage");
 }
 
+/* Of all trainers together. */
+static double shard_bytes(const slc_plan *plan)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < slc_plan_count(plan); i++) {
+        const slc_param *param = slc_plan_at(plan, i);
+        bytes += (double)param->bytes * slc_layout_replicas(param->source);
+    }
+    return bytes;
+}
+
 static void push_result(lua_State *L, const planning *p)
 {
     slc_plan_totals totals = slc_plan_count_totals(p->plan);
@@ -149,6 +160,7 @@ static void push_result(lua_State *L, const planning *p)
     push_mode(L, "alias", totals.alias, totals.alias_bytes);
     push_mode(L, "skip", totals.skip, totals.skip_bytes);
     set_number(L, "largest_full_bytes", (double)totals.largest_full_bytes);
+    set_number(L, "shard_bytes", shard_bytes(p->plan));
     push_coverage(L, p);
     lua_newtable(L);
     set_number(L, "copies", (double)p->program.copies);
@@ -181,27 +193,4 @@ int slc_native_plan(lua_State *L)
     clear(&p);
     slc_job_clear(&job);
     return status == SLUICE_OK ? 1 : slc_native_fail(L, &error);
-}
-
-/* footprint(init_info) -> the bytes of all trainers' shards together; checks the whole init info */
-int slc_native_footprint(lua_State *L)
-{
-    size_t length;
-    const char *json = luaL_checklstring(L, 1, &length);
-    planning p = { 0 };
-    bool met;
-    double bytes = 0;
-    sluice_error error = SLUICE_ERROR_INIT;
-    sluice_status status = slc_script_create(NULL, &p.script, &error);
-    if (status == SLUICE_OK)
-        status = slc_init_info_read(p.script, json, length, &p.info, &met, &p.plan, &error);
-    for (size_t i = 0; status == SLUICE_OK && i < slc_plan_count(p.plan); i++) {
-        const slc_param *param = slc_plan_at(p.plan, i);
-        bytes += (double)param->bytes * slc_layout_replicas(param->source);
-    }
-    clear(&p);
-    if (status != SLUICE_OK)
-        return slc_native_fail(L, &error);
-    lua_pushnumber(L, bytes);
-    return 1;
 }

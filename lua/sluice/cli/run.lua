@@ -41,8 +41,8 @@ local function memory_available()
    return limit and used and math.min(free, limit - used) or free
 end
 
-local function check_memory(here, planned, init_info)
-   local shards = fault.check(native.footprint(init_info))
+local function check_memory(here, planned)
+   local shards = planned.shard_bytes
    local live = planned.coverage.live_bytes * here.workers
    local staging = planned.largest_full_bytes * math.max(2, here.deployment.staging_slots or 2) * here.workers
    local wanted, there = shards + live + staging, memory_available()
@@ -149,7 +149,7 @@ function run.run(args)
    local init_info = here:init_info("127.0.0.1", port)
    local planned = plan.make(here, here.trainers, init_info)
    planned.worker_bytes = planned.program.bytes
-   check_memory(here, planned, init_info)
+   check_memory(here, planned)
    show:line("%s: %s to %s, %d parameters direct (%s), %d full (%s)", here.title, units.count(here.trainers, "trainer"),
       units.count(here.workers, "worker"), planned.direct.parameters, units.bytes(planned.direct.bytes), planned.full.parameters,
       units.bytes(planned.full.bytes))

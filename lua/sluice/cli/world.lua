@@ -10,6 +10,8 @@ local fault = require "sluice.cli.fault"
 local world = {}
 world.__index = world
 
+local NO_MEMORY = 3 -- of sluice_status
+
 local function natural(text)
    local number = tonumber(text)
    if not number or number < 1 or number % 1 ~= 0 then
@@ -104,7 +106,11 @@ function world.load(args)
    local list
    if checked.model.checkpoint then
       checked.model.checkpoint = beside(checked.model.checkpoint, args.deployment)
-      list = fault.check(native.checkpoint(checked.model.checkpoint))
+      local text, status
+      list, text, status = native.checkpoint(checked.model.checkpoint)
+      if not list then
+         fault.raise(status == NO_MEMORY and 1 or 2, "%s", text)
+      end
    end
    local self = setmetatable({ deployment = checked, description = fault.check(models.describe(checked, list)) }, world)
    self.trainers, self.workers = deployment.ranks(checked)

@@ -1,0 +1,181 @@
+--- Runs the sluice program for specs: each in a process group of its own, so that what it leaves behind can be seen.
+-- The program is SLUICE_PROGRAM, or build/sluice.
+
+local cjson = require "cjson"
+local poll = require "posix.poll"
+local signal = require "posix.signal"
+local stdlib = require "posix.stdlib"
+local unistd = require "posix.unistd"
+local wait = require "posix.sys.wait"
+local fcntl = require "posix.fcntl"
+local time = require "posix.time"
+local dirent = require "posix.dirent"
+
+local program = { path = os.getenv("SLUICE_PROGRAM") or "build/sluice" }
+
+local process = {}
+process.__index = process
+
+local function now()
+   local t = time.clock_gettime(time.CLOCK_MONOTONIC)
+   return t.tv_sec + t.tv_nsec * 1e-9
+end
+
+local function read_file(path)
+   local file = io.open(path, "rb")
+   local text = file and file:read("*a")
+   if file then
+      file:close()
+   end
+   return text
+end
+
+local files = {}
+
+--- Removes the temporary files that were made so far.
+function program.cleanup()
+   for _, path in ipairs(files) do
+      os.remove(path)
+   end
+   files = {}
+end
+
+--- A temporary file that holds a text; its path. `ending` is put behind the name.
+function program.file(text, ending)
+   local path = os.tmpname()
+   if ending then
+      os.remove(path)
+      path = path .. ending
+   end
+   local file = assert(io.open(path, "wb"))
+   file:write(text)
+   file:close()
+   files[#files + 1] = path
+   return path
+end
+
+--- Starts the program with arguments (a list) and, over this environment, `environment` (a table; false unsets).
+function program.start(arguments, environment)
+   local self = setmetatable({ out = os.tmpname(), err = os.tmpname() }, process)
+   local pid = assert(unistd.fork())
+   if pid == 0 then
+      unistd.setpid("p", 0, 0)
+      for name, value in pairs(environment or {}) do
+         stdlib.setenv(name, value or nil, true)
+      end
+      for number, path in pairs({ [1] = self.out, [2] = self.err }) do
+         unistd.dup2(fcntl.open(path, fcntl.O_WRONLY + fcntl.O_TRUNC), number)
+      end
+      unistd.exec(program.path, arguments)
+      unistd._exit(126)
+   end
+   self.pid = pid
+   pcall(unistd.setpid, "p", pid, pid)
+   return self
+end
+
+-- Processes of the group that still run: pid and command line.
+local function members(group)
+   local list = {}
+   for name in dirent.files("/proc") do
+      local stat = name:match("^%d+$") and read_file("/proc/" .. name .. "/stat")
+      local state, pgrp = (stat or ""):match("^%d+ %(.*%) (%a) %d+ (%d+)")
+      if tonumber(pgrp) == group and state ~= "Z" and state ~= "X" then
+         list[#list + 1] = { pid = tonumber(name), command = (read_file("/proc/" .. name .. "/cmdline") or ""):gsub("%z", " ") }
+      end
+   end
+   return list
+end
+
+--- Ranks of this program that run now: { pid =, command = }.
+function process:ranks()
+   local list = {}
+   for _, member in ipairs(members(self.pid)) do
+      if member.pid ~= self.pid and member.command:find("%-%-report%-fd") then
+         list[#list + 1] = member
+      end
+   end
+   table.sort(list, function(a, b)
+      return a.pid < b.pid
+   end)
+   return list
+end
+
+--- Waits until check() is true; false after `seconds`.
+function program.until_true(seconds, check)
+   local deadline = now() + seconds
+   while not check() do
+      if now() > deadline then
+         return false
+      end
+      poll.rpoll(0, 0)
+      time.nanosleep({ tv_sec = 0, tv_nsec = 10000000 })
+   end
+   return true
+end
+
+function process:kill(number)
+   signal.kill(self.pid, number)
+end
+
+--- What it wrote to standard error so far.
+function process:errors()
+   return read_file(self.err)
+end
+
+--- Waits for the end. Returns { code = or signal =, out =, err =, left = commands of processes that it left }.
+function process:finish(seconds)
+   local result = {}
+   local ended = program.until_true(seconds or 60, function()
+      local pid, how, code = wait.wait(self.pid, wait.WNOHANG)
+      if pid == self.pid and how ~= "running" then
+         result[how == "killed" and "signal" or "code"] = code
+         return true
+      end
+      return false
+   end)
+   if not ended then
+      signal.killpg(self.pid, signal.SIGKILL)
+      wait.wait(self.pid)
+      result.timeout = true
+   end
+   -- The kernel may need a moment to end those whose parent was killed.
+   program.until_true(5, function()
+      return #members(self.pid) == 0
+   end)
+   result.left = {}
+   for _, member in ipairs(members(self.pid)) do
+      table.insert(result.left, member.command)
+      signal.kill(member.pid, signal.SIGKILL)
+   end
+   result.out, result.err = read_file(self.out), read_file(self.err)
+   os.remove(self.out)
+   os.remove(self.err)
+   return result
+end
+
+--- Runs the program to its end.
+function program.run(arguments, environment, seconds)
+   return program.start(arguments, environment):finish(seconds)
+end
+
+--- The one JSON object of standard output; raises where there is more or less.
+function program.json(result)
+   assert(select(2, result.out:gsub("\n", "")) == 1 and result.out:sub(-1) == "\n", "not one line: " .. result.out)
+   return cjson.decode(result.out)
+end
+
+--- A small deployment with `changes` over it, as JSON in a file; its path.
+function program.deployment(changes)
+   local deployment = {
+      model = { family = "llama", config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128, num_attention_heads = 8,
+         num_key_value_heads = 4, vocab_size = 1000 } },
+      trainer = { mesh = { { "fsdp", 3 } } }, worker = { mesh = { { "dp", 2 }, { "tp", 2 } } }, updates = 2, timeout_s = 20,
+   }
+   for key, value in pairs(changes or {}) do
+      deployment[key] = value
+   end
+   return program.file(cjson.encode(deployment))
+end
+
+return program

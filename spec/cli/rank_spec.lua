@@ -1,0 +1,105 @@
+-- Ranks that a launcher starts, one process each, placed by environment variables.
+
+local program = require "spec.cli.program"
+local unistd = require "posix.unistd"
+local socket = require "posix.sys.socket"
+
+-- A port that was free a moment ago.
+local function free_port()
+   local fd = assert(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
+   assert(socket.bind(fd, { family = socket.AF_INET, addr = "127.0.0.1", port = 0 }))
+   local port = socket.getsockname(fd).port
+   unistd.close(fd)
+   return port
+end
+
+-- No launcher of the machine that runs the specs has a say.
+local function environment(more)
+   local clean = { RANK = false, WORLD_SIZE = false, MASTER_ADDR = false, MASTER_PORT = false, OMPI_COMM_WORLD_RANK = false,
+      OMPI_COMM_WORLD_SIZE = false, PMI_RANK = false, PMI_SIZE = false, SLURM_PROCID = false, SLURM_NTASKS = false,
+      TORCHELASTIC_USE_AGENT_STORE = false }
+   for name, value in pairs(more) do
+      clean[name] = tostring(value)
+   end
+   return clean
+end
+
+local function run_all(names, more)
+   local path, port, processes, results = program.deployment({ updates = 2 }), free_port(), {}, {}
+   for rank = 0, 6 do
+      local variables = environment({ MASTER_ADDR = "127.0.0.1", MASTER_PORT = port, [names[1]] = rank, [names[2]] = 7 })
+      for name, value in pairs(more or {}) do
+         variables[name] = value
+      end
+      local command = names.command or (rank < 3 and "trainer" or "worker")
+      processes[rank] = program.start({ command, path, "--json" }, variables)
+   end
+   for rank = 0, 6 do
+      results[rank] = processes[rank]:finish(60)
+   end
+   return results
+end
+
+local function check_all(results)
+   for rank = 0, 6 do
+      local result = results[rank]
+      assert.equal(0, result.code, result.err)
+      local object = program.json(result)
+      assert.same({ rank, rank < 3 and "trainer" or "worker", 2, rank >= 3 }, { object.rank, object.role, object.updates, object.verified })
+      assert.same({}, result.left)
+   end
+end
+
+describe("ranks that a launcher starts", function()
+   after_each(program.cleanup)
+
+   it("find each other by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", function()
+      check_all(run_all({ "RANK", "WORLD_SIZE" }))
+   end)
+
+   it("take Open MPI's variables", function()
+      check_all(run_all({ "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" }))
+   end)
+
+   it("take Slurm's variables, and one command for both roles", function()
+      check_all(run_all({ "SLURM_PROCID", "SLURM_NTASKS", command = "rank" }))
+   end)
+
+   it("leave MASTER_PORT to torchrun's agent", function()
+      local port = free_port()
+      local taken = assert(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
+      assert(socket.bind(taken, { family = socket.AF_INET, addr = "127.0.0.1", port = port }))
+      assert(socket.listen(taken, 1))
+      check_all(run_all({ "RANK", "WORLD_SIZE" }, { MASTER_PORT = tostring(port), TORCHELASTIC_USE_AGENT_STORE = "True" }))
+      unistd.close(taken)
+   end)
+
+   local wrong = {
+      { "without any variable", {}, "environment: RANK and WORLD_SIZE are not set (nor those of Open MPI, MPICH or Slurm)" },
+      { "with a world of another size", { RANK = 3, WORLD_SIZE = 8 }, "environment: WORLD_SIZE (8) must be the deployment's 7 ranks" },
+      { "with a rank outside the world", { RANK = 7, WORLD_SIZE = 7 }, "environment: RANK (7) must be below WORLD_SIZE (7)" },
+      { "with a rank that is no number", { RANK = "x", WORLD_SIZE = 7 }, "environment: RANK (x) must be a whole number from 0 to" },
+      { "without an address", { RANK = 3, WORLD_SIZE = 7 }, "environment: MASTER_ADDR is not set and --address not given" },
+      { "without a port", { RANK = 3, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1" },
+         "environment: MASTER_PORT is not set and --port not given" },
+      { "with a port that is none", { RANK = 3, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = "0" },
+         "environment: MASTER_PORT (0) must be a whole number from 1 to 65535" },
+      { "with a trainer's rank for a worker", { RANK = 2, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = "1" },
+         "worker: rank 2 is a trainer: ranks 0 to 2 are trainers, 3 to 6 workers" },
+   }
+   for _, case in ipairs(wrong) do
+      it("are refused " .. case[1], function()
+         local result = program.run({ "worker", program.deployment() }, environment(case[2]))
+         assert.equal(2, result.code)
+         assert.equal("", result.out)
+         assert.truthy(result.err:find("sluice: " .. case[3], 1, true), result.err)
+      end)
+   end
+
+   it("say who did not come when the deadline passes", function()
+      local result = program.run({ "trainer", program.deployment(), "--timeout", "1" },
+         environment({ RANK = 0, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = free_port() }))
+      assert.equal(1, result.code)
+      assert.truthy(result.err:find("sluice: trainer 0 (rank 0): ", 1, true), result.err)
+   end)
+end)

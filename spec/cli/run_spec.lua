@@ -1,0 +1,196 @@
+-- sluice run end to end: real ranks, real memory, every byte checked; and what is left when it ends in any way.
+
+local dirent = require "posix.dirent"
+local signal = require "posix.signal"
+
+local program = require "spec.cli.program"
+
+local function good(result)
+   assert.equal(0, result.code, result.err)
+   assert.same({}, result.left)
+   return result
+end
+
+local function run(changes, ...)
+   return program.run({ "run", program.deployment(changes), "--json", ... })
+end
+
+local function shared_memory()
+   local names = {}
+   for name in dirent.files("/dev/shm") do
+      names[#names + 1] = name
+   end
+   table.sort(names)
+   return names
+end
+
+describe("sluice run", function()
+   after_each(program.cleanup)
+
+   it("verifies a deployment and says so in one JSON object", function()
+      local object = program.json(good(run({ updates = 3 })))
+      assert.is_true(object.verified)
+      assert.same({ 3, 3, 4, "host", "llama" }, { object.updates, object.trainers, object.workers, object.transport, object.model })
+      assert.equal(21, object.parameters_direct + object.parameters_full + object.parameters_alias + object.parameters_skip)
+      assert.equal(404096, object.bytes_direct + object.bytes_full + object.bytes_alias + object.bytes_skip)
+      assert.equal(3 * 4 * object.coverage.live_bytes, object.bytes_verified)
+      assert.equal(3, #object.update_seconds)
+      for _, phase in ipairs({ "describe", "plan", "init", "fill", "update", "verify", "total" }) do
+         assert.equal("number", type(object.seconds[phase]), phase)
+      end
+      local sum = 0
+      for _, seconds in ipairs(object.update_seconds) do
+         sum = sum + seconds
+      end
+      assert.near(sum, object.seconds.update, 1e-6)
+      assert.near(object.bytes_received / object.seconds.update / 1e9, object.gb_per_s, object.gb_per_s * 1e-4)
+      assert.is_true(next(object.roads) ~= nil)
+   end)
+
+   it("prints plain lines of progress and a summary", function()
+      local result = good(program.run({ "run", program.deployment() }))
+      assert.truthy(result.err:find("7 ranks ready in ", 1, true), result.err)
+      assert.truthy(result.err:find("update 2 of 2: verified, every live byte of 4 workers", 1, true), result.err)
+      assert.is_nil(result.err:find("[\r\27]"))
+      for _, name in ipairs({ "direct", "full", "alias", "skip", "live", "seconds", "moved", "verified" }) do
+         assert.truthy(result.out:find("\n" .. name .. " "), name)
+      end
+   end)
+
+   it("shows no progress when it is to be quiet", function()
+      assert.equal("", good(program.run({ "run", program.deployment(), "--quiet" })).err)
+   end)
+
+   for _, road in ipairs({ "map", "pull", "ring" }) do
+      it("verifies over the road " .. road, function()
+         local object = program.json(good(run({}, "--road", road)))
+         assert.is_true(object.verified)
+         assert.same({ [road] = object.roads[road] }, object.roads)
+      end)
+   end
+
+   it("verifies with shards in ordinary memory", function()
+      local object = program.json(good(run({}, "--memory", "ordinary")))
+      assert.is_true(object.verified)
+      assert.is_nil(object.roads.map)
+   end)
+
+   it("verifies however many batches an update has", function()
+      for _, batches in ipairs({ 2, 7, 1000 }) do
+         assert.is_true(program.json(good(run({}, "--batches", tostring(batches)))).verified)
+      end
+   end)
+
+   it("does not claim to have verified what it was told not to", function()
+      local object = program.json(good(run({}, "--no-verify")))
+      assert.is_false(object.verified)
+      assert.equal(0, object.bytes_verified)
+   end)
+
+   local layouts = {
+      { trainer = { mesh = { { "fsdp", 1 } } }, worker = { mesh = { { "tp", 1 } } } },
+      { trainer = { mesh = { { "dp", 2 }, { "fsdp", 2 } } }, worker = { mesh = { { "tp", 4 } } } },
+      { trainer = { mesh = { { "pp", 2 }, { "tp", 2 } } }, worker = { mesh = { { "tp", 8 } } } },
+      { trainer = { mesh = { { "pp", 2 }, { "fsdp", 3 }, { "tp", 2 } } }, worker = { mesh = { { "dp", 3 }, { "tp", 1 } } } },
+   }
+   for _, layout in ipairs(layouts) do
+      local function text(mesh)
+         local parts = {}
+         for i, axis in ipairs(mesh) do
+            parts[i] = axis[1] .. axis[2]
+         end
+         return table.concat(parts, " ")
+      end
+      it(("verifies %s to %s"):format(text(layout.trainer.mesh), text(layout.worker.mesh)), function()
+         assert.is_true(program.json(good(run(layout))).verified)
+      end)
+   end
+end)
+
+describe("nothing is left", function()
+   local before
+
+   before_each(function()
+      before = shared_memory()
+   end)
+   after_each(function()
+      program.cleanup()
+      assert.same(before, shared_memory())
+   end)
+
+   -- A run that goes on for long, under way: its second update was reported.
+   local function under_way()
+      local process = program.start({ "run", program.deployment({ updates = 1000000 }) })
+      assert.is_true(program.until_true(30, function()
+         return process:errors():find("update 2 of", 1, true) ~= nil
+      end), process:errors())
+      assert.equal(7, #process:ranks())
+      return process
+   end
+
+   local function cancelled(result)
+      assert.equal(130, result.code, result.err)
+      assert.truthy(result.err:find("sluice: cancelled\n$"), result.err:sub(-400))
+      assert.same({}, result.left)
+   end
+
+   it("when the user presses Ctrl-C, which reaches all ranks", function()
+      local process = under_way()
+      signal.killpg(process.pid, signal.SIGINT)
+      cancelled(process:finish(15))
+   end)
+
+   it("when only the program gets SIGINT", function()
+      local process = under_way()
+      process:kill(signal.SIGINT)
+      cancelled(process:finish(15))
+   end)
+
+   it("when it gets SIGTERM", function()
+      local process = under_way()
+      process:kill(signal.SIGTERM)
+      cancelled(process:finish(15))
+   end)
+
+   it("when it is cancelled while ranks start", function()
+      for delay = 0, 8 do
+         local process = program.start({ "run", program.deployment({ updates = 1000000 }) })
+         program.until_true(10, function()
+            return #process:ranks() >= math.min(delay, 7)
+         end)
+         process:kill(signal.SIGINT)
+         local result = process:finish(15)
+         assert.is_true(result.code == 130 or result.signal == signal.SIGINT, result.err)
+         assert.same({}, result.left)
+      end
+   end)
+
+   it("when it is killed", function()
+      local process = under_way()
+      process:kill(signal.SIGKILL)
+      local result = process:finish(15)
+      assert.equal(signal.SIGKILL, result.signal)
+      assert.same({}, result.left)
+   end)
+
+   for _, which in ipairs({ "first", "last" }) do
+      it(("when the %s rank is killed, and the error names it"):format(which), function()
+         local process = under_way()
+         local ranks = process:ranks()
+         signal.kill(ranks[which == "first" and 1 or #ranks].pid, signal.SIGKILL)
+         local result = process:finish(30)
+         assert.equal(1, result.code, result.err)
+         local name = which == "first" and "trainer 0 (rank 0)" or "worker 3 (rank 6)"
+         assert.truthy(result.err:find("sluice: " .. name .. ": killed by signal 9 (SIGKILL)", 1, true), result.err:sub(-400))
+         assert.same({}, result.left)
+      end)
+   end
+
+   it("when a rank is stopped and does not answer: it is killed after the grace", function()
+      local process = under_way()
+      local ranks = process:ranks()
+      signal.kill(ranks[5].pid, signal.SIGSTOP)
+      process:kill(signal.SIGINT)
+      cancelled(process:finish(20))
+   end)
+end)
