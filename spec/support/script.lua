@@ -7,7 +7,8 @@
 local ffi = require "ffi"
 local inside = require "spec.support.inside"
 
-local C = inside.declare("sluice.h", "plan/plan.h", "script/state.h", "script/init_info.h", "script/resolve.h")
+local C = inside.declare("sluice.h", "plan/plan.h", "script/state.h", "script/init_info.h", "script/resolve.h",
+   "plan/coverage.h")
 ffi.cdef [[
 sluice_status slc_script_evaluate(slc_script *script, const char *code, size_t length, const char *chunk_name, char **result,
                                   sluice_error *error);
@@ -54,6 +55,47 @@ function script:seal(json)
    local text = ffi.string(sealed[0])
    C.slc_release(sealed[0])
    return text
+end
+
+--- A set of live tensors: { name =, dtype =, shape =, attributes = JSON }, with addresses that nothing reads.
+function script.live_set(list)
+   local set, err, at = ffi.gc(ffi.new("slc_live_set"), C.slc_live_set_clear), inside.error(), 4096
+   local live = ffi.new("slc_live")
+   for _, tensor in ipairs(list) do
+      live.name, live.dtype, live.ndim = tensor.name, C.slc_dtype_find(tensor.dtype), #tensor.shape
+      local stride = live.dtype.bytes
+      for i = #tensor.shape, 1, -1 do
+         live.shape[i - 1], live.stride[i - 1] = tensor.shape[i], stride
+         stride = stride * tensor.shape[i]
+      end
+      live.data = ffi.cast("unsigned char *", at)
+      live.attributes = tensor.attributes or "{}"
+      at = at + tonumber(stride) + 64
+      assert(C.slc_live_set_add(set, live, err) == 0, inside.text(err))
+   end
+   return set
+end
+
+--- Describes the host and resolves a plan.
+-- @return { ok, text, status, resolution, arena }
+function script:resolve(plan, live, host, rules)
+   local resolution, err = ffi.new("slc_resolution"), inside.error()
+   local arena = ffi.gc(ffi.new("slc_arena"), C.slc_arena_clear)
+   local status = C.slc_script_describe_host(self.pointer, host, #host, err)
+   if status == 0 then
+      status = C.slc_resolve(self.pointer, plan, live, rules, arena, resolution, err)
+   end
+   return { ok = status == 0, status = tonumber(status), text = inside.text(err), resolution = resolution, arena = arena }
+end
+
+--- The checks on one worker after a resolve.
+-- @return the coverage, or nil and the error's text
+function script.cover(plan, live, rank, resolved)
+   local coverage, err = ffi.new("slc_coverage"), inside.error()
+   if C.slc_coverage_check(plan, live, rank, resolved.resolution.whole_modules, resolved.arena, coverage, err) ~= 0 then
+      return nil, inside.text(err)
+   end
+   return coverage
 end
 
 script.C = C

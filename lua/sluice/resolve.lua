@@ -1,0 +1,321 @@
+--- Decides where every parameter of a plan lands on the workers: by the rules of a rule file, by the default resolver where
+-- no rule speaks. Nothing here depends on which worker asks, save the default resolver's look at live tensors.
+-- @module sluice.resolve
+
+local check = require "sluice.check"
+local core = require "sluice.core"
+local default = require "sluice.default"
+local nearest = require "sluice.nearest"
+local rule = require "sluice.rule"
+local target = require "sluice.target"
+local words = require "sluice.words"
+
+local resolve = {}
+
+local DIRECT, FULL, ALIAS, SKIP = 1, 2, 3, 4
+local DEFAULT = "default resolver"
+local NO_PINS = {}
+
+-- ---- what is there ----
+
+local function parse_shape(cache, key)
+   local shape = cache[key]
+   if not shape then
+      shape = {}
+      for extent in key:gmatch("%d+") do
+         shape[#shape + 1] = tonumber(extent)
+      end
+      cache[key] = shape
+   end
+   return shape
+end
+
+local function read_params(context)
+   local params = {}
+   for i = 1, context.plan.count() do
+      local name, dtype, shape_key, allow_full = context.plan.param(i)
+      params[i] = { name = name, dtype = dtype, shape_key = shape_key, shape = parse_shape(context.shapes, shape_key),
+                    allow_full = allow_full }
+   end
+   return params
+end
+
+-- Live tensors by name; attributes are read when they are asked for.
+local function read_live(context)
+   local live, names = {}, {}
+   for i = 1, context.plan.live_count() do
+      local name, dtype, shape_key, contiguous = context.plan.live(i)
+      names[i] = name
+      live[name] = { dtype = dtype, shape = parse_shape(context.shapes, shape_key), contiguous = contiguous, number = i }
+   end
+   return live, names
+end
+
+local function read_attributes(context, name, live)
+   if not live.attributes then
+      local value, problem = core.json(context.plan.attributes(live.number))
+      if value == nil or not (check.is_object(value) or next(value) == nil) then
+         check.raise("INVALID", ("live tensor '%s': its attributes (%s) must be a JSON object"):format(check.shorten(name),
+            value == nil and problem or check.found(value)))
+      end
+      live.attributes = value
+   end
+   return live
+end
+
+-- ---- the default resolver ----
+
+local function shard_axis(meshes)
+   for _, mesh in ipairs(meshes) do
+      for number, axis in ipairs(mesh.axes) do
+         if axis[1] == "tp" then
+            return axis[2], mesh.name, number - 1
+         end
+      end
+   end
+   return 1, meshes[1].name
+end
+
+-- A whole parameter into a live tensor of its own shape, cut along one dim or along none.
+local function plain_template(context, ndim, dim)
+   local key = ndim * 16 + (dim or 15)
+   local id = context.plain[key]
+   if not id then
+      local ranges, order = {}, {}
+      for i = 1, ndim do
+         ranges[i], order[i] = { 0, 1, -1, 0 }, i - 1
+      end
+      local tp, mesh, axis = shard_axis(context.meshes)
+      local placements = dim and tp > 1 and { { axis, dim, tp, 0, 0 } } or {}
+      id = context.plan.template(mesh, placements, ranges, ranges, order, false)
+      context.plain[key] = id
+   end
+   return id
+end
+
+local function decide_by_default(context, param)
+   local policy = default.policy(context.host)
+   param.by_default = true
+   if policy then
+      return FULL, policy, DEFAULT
+   end
+   local live = context.live[param.canonical]
+   if live then
+      read_attributes(context, param.canonical, live)
+   end
+   local mode, dim, reason = default.decide(param, live, (shard_axis(context.meshes)))
+   if mode == "full" then
+      return FULL, reason, DEFAULT
+   end
+   param.targets = { param.canonical, plain_template(context, #param.shape, dim) }
+   return DIRECT, ("its loader (%s) is a plain copy"):format(live.attributes.loader), DEFAULT
+end
+
+-- ---- rules ----
+
+local function fail(said, param, text, ...)
+   check.raise("SCRIPT", ('%s: rule "%s": %s %s'):format(said.place, said.pattern, param.name, text:format(...)))
+end
+
+local function check_shape(said, param)
+   local wanted = said.shape
+   local good = not wanted or #wanted == #param.shape
+   for i = 1, wanted and good and #wanted or 0 do
+      good = good and (wanted[i] == "*" or wanted[i] == param.shape[i])
+   end
+   if not good then
+      local items = {}
+      for i, extent in ipairs(wanted) do
+         items[i] = tostring(extent)
+      end
+      fail(said, param, "has shape %s; the rule wants [%s]", default.shape_text(param.shape), table.concat(items, ","))
+   end
+end
+
+local function check_companions(context, entry, matcher, param)
+   for _, template in ipairs(entry.companions) do
+      local companion = template(matcher, param.canonical)
+      if not context.by_canonical[companion] then
+         fail(entry.said, param, "must come with its companion %s, which the trainer does not announce", companion)
+      end
+   end
+end
+
+-- On a worker that surely holds elements, a live name that is missing is a mistake that can be told at once.
+local function check_live(context, said, param, live, template)
+   if template.everywhere and not context.live[live] then
+      fail(said, param, "goes into %s, which is no live tensor%s", live, nearest.hint(live, context.live_names))
+   end
+end
+
+local function set_targets(context, entry, matcher, param)
+   local pins, pins_key = NO_PINS, ""
+   local pin_matcher = context.set.pins
+   local where = pin_matcher and pin_matcher:find(param.canonical)
+   if where then
+      pins, pins_key = target.pins(where, pin_matcher, param.canonical)
+   end
+   local targets = {}
+   for i, strip in ipairs(entry.said.strips) do
+      local into = entry.into[i]
+      local live = into and into(matcher, param.canonical) or param.canonical
+      local template = target.template(context, strip, entry, matcher, param, pins, pins_key)
+      check_live(context, entry.said, param, live, template)
+      targets[2 * i - 1], targets[2 * i] = live, template.id
+   end
+   param.targets = targets
+end
+
+local function reason_of(said)
+   said.reason = said.reason or ('rule "%s"'):format(said.pattern)
+   return said.reason
+end
+
+local function decide_by_rule(context, entry, matcher, param)
+   local said = entry.said
+   check_shape(said, param)
+   check_companions(context, entry, matcher, param)
+   if said.mode == "skip" then
+      return SKIP, said.text, said.place
+   elseif said.mode == "alias" then
+      local other = entry.alias(matcher, param.canonical)
+      local announced = context.by_canonical[other]
+      if not announced then
+         fail(said, param, "is an alias of %s, which the trainer does not announce", other)
+      end
+      param.alias = announced.name
+      return ALIAS, reason_of(said), said.place
+   elseif said.mode == "full" then
+      return FULL, said.text, said.place
+   elseif context.set.full then
+      return FULL, context.set.full, context.set.path
+   end
+   set_targets(context, entry, matcher, param)
+   return DIRECT, reason_of(said), said.place
+end
+
+local function decide_otherwise(context, param)
+   local set = context.set
+   if set.full then
+      return FULL, set.full, set.path
+   elseif set.otherwise == "default" then
+      return decide_by_default(context, param)
+   elseif set.otherwise == "full" then
+      return FULL, "no rule matches, and otherwise is full", set.path
+   end
+   check.raise("SCRIPT", ('%s: no rule matches parameter %s%s; add one, or say otherwise = "default" or "full"'):format(set.path,
+      param.name, param.canonical ~= param.name and (" (renamed %s)"):format(param.canonical) or ""))
+end
+
+local function decide(context, param)
+   local set = context.set
+   if not set then
+      return decide_by_default(context, param)
+   end
+   local entry = set.rules:find(param.canonical)
+   if entry then
+      return decide_by_rule(context, entry, set.rules, param)
+   end
+   return decide_otherwise(context, param)
+end
+
+-- ---- after all are decided ----
+
+-- A module that the host finalises as a whole is loaded as a whole: one full parameter keeps its siblings from direct.
+local function apply_module_rule(params)
+   local cause = {}
+   for _, param in ipairs(params) do
+      local module = default.module(param.canonical)
+      if param.mode == FULL and not cause[module] then
+         cause[module] = param
+      end
+   end
+   for _, param in ipairs(params) do
+      local other = cause[default.module(param.canonical)]
+      if other and param.by_default and param.mode == DIRECT then
+         param.mode, param.targets = FULL, nil
+         param.reason = ("%s of the same module is full: %s"):format(other.name, other.reason)
+      end
+   end
+end
+
+local function check_full(context, params)
+   local require_direct = context.set and context.set.require_direct
+   for _, param in ipairs(params) do
+      if param.mode == FULL and (require_direct or not param.allow_full) then
+         check.raise("INVALID", ("%s: %s ends full, and %s: %s"):format(param.where, param.name,
+            param.allow_full and "require_direct holds" or "its allow_full_fallback is false", param.reason))
+      end
+   end
+end
+
+local function hand_over(context, params)
+   local set = context.plan.set
+   for i, param in ipairs(params) do
+      local targets = param.targets
+      if not targets then
+         set(i, param.mode, param.reason, param.where, param.alias)
+      elseif #targets == 2 then
+         set(i, param.mode, param.reason, param.where, nil, targets[1], targets[2])
+      else
+         set(i, param.mode, param.reason, param.where, nil, unpack(targets))
+      end
+   end
+end
+
+local function list_unsourced(context)
+   local matcher, list = context.set and context.set.unsourced, {}
+   for _, name in ipairs(context.live_names) do
+      if matcher and matcher:find(name) then
+         list[#list + 1] = name
+      end
+   end
+   return list
+end
+
+local function read_host(context)
+   local text = context.plan.host()
+   local host = text and core.json(text) or {}
+   if not check.is_object(host) and next(host) ~= nil then
+      check.raise("INVALID", "the host's description must be a JSON object")
+   end
+   return host
+end
+
+--- Fills in every destination.
+-- @param plan the functions of resolve.c
+-- @param rules a family's name, a path, or nil
+function resolve.resolve(plan, rules)
+   local context = { plan = plan, meshes = plan.meshes(), shapes = {}, plain = {}, by_canonical = {} }
+   context.host = read_host(context)
+   context.set = rules and rule.load(rules, words.environment(context.host, context.meshes))
+   context.live, context.live_names = read_live(context)
+   local params = read_params(context)
+   local set = context.set
+   for _, param in ipairs(params) do
+      param.canonical = set and rule.canonical_name(set, param.name) or param.name
+      context.by_canonical[param.canonical] = param
+   end
+   for _, param in ipairs(params) do
+      param.mode, param.reason, param.where = decide(context, param)
+   end
+   local whole_modules = not set or context.host.finalizes_modules == true
+   if whole_modules then
+      apply_module_rule(params)
+   end
+   check_full(context, params)
+   hand_over(context, params)
+   plan.finish(list_unsourced(context), set ~= nil, whole_modules)
+end
+
+--- Checks a host's description.
+function resolve.check_host(text)
+   local value, problem = core.json(text)
+   if value == nil then
+      check.raise("INVALID", "the host's description: " .. problem)
+   elseif not check.is_object(value) and not (check.is_list(value) and next(value) == nil and text:find("^%s*{")) then
+      check.fail(value, "must be a JSON object", "the host's description")
+   end
+end
+
+return resolve

@@ -1,0 +1,380 @@
+--- The rule language: checks each rule of a rule file and of those it extends, and builds the matchers that find a name's
+-- rule. Mistakes are said as "file:line: rule "pattern": ...".
+-- @module sluice.rule
+
+local check = require "sluice.check"
+local match = require "sluice.match"
+local nearest = require "sluice.nearest"
+local rule_file = require "sluice.rule_file"
+local words = require "sluice.words"
+
+local rule = {}
+
+local MOST_FILES = 8
+local MOST_STRIPS = 64
+
+local STRIP_KEYS = { into = true, at = true, from = true, layout = true, permute = true, pad = true }
+local MODE_KEYS = { full = true, skip = true, alias = true }
+local BODY_KEYS = { shape = true, companion = true }
+for _, keys in ipairs({ STRIP_KEYS, MODE_KEYS }) do
+   for key in pairs(keys) do
+      BODY_KEYS[key] = true
+   end
+end
+
+local function fail(made, text, ...)
+   check.raise("SCRIPT", ('%s: rule "%s": %s'):format(made.place, made.pattern, text:format(...)))
+end
+
+-- ---- values of a destination ----
+
+-- One value of a kind, or a list of such values; always gives a list.
+local function list_of(made, key, value, kinds, wanted)
+   if value == nil then
+      return {}
+   end
+   local list = words.kind(value) and { value } or value
+   if type(list) ~= "table" then
+      fail(made, "%s (%s) must be %s, or a list of them", key, words.shown(value), wanted)
+   end
+   for i = 1, math.max(table.maxn(list), 1) do
+      if not kinds[words.kind(list[i])] and next(list) ~= nil then
+         fail(made, "%s[%d] (%s) must be %s", key, i, words.shown(list[i]), wanted)
+      end
+   end
+   for index in pairs(list) do
+      if type(index) ~= "number" then
+         fail(made, "%s has the key '%s'; it must be %s, or a list of them", key, tostring(index), wanted)
+      end
+   end
+   return list
+end
+
+local function check_slices(made, key, value)
+   local list = list_of(made, key, value, { span = true, index = true }, "a span or an index")
+   local seen = {}
+   for _, slice in ipairs(list) do
+      if seen[slice.dim] then
+         fail(made, "%s slices dim %d twice", key, slice.dim)
+      end
+      seen[slice.dim] = true
+   end
+   return list
+end
+
+local function check_layout(made, value)
+   local list = list_of(made, "layout", value, { shard = true, pin = true, replicate = true },
+      "column, row, replicate, a shard or a pin")
+   local kept, seen = {}, {}
+   for _, placement in ipairs(list) do
+      if words.kind(placement) ~= "replicate" then
+         if seen[placement.axis] then
+            fail(made, "layout places axis '%s' twice", placement.axis)
+         end
+         seen[placement.axis] = true
+         kept[#kept + 1] = placement
+      elseif #list > 1 then
+         fail(made, "layout has replicate beside other placements; axes that are not named replicate")
+      end
+   end
+   return kept
+end
+
+local function check_permute(made, value)
+   if value == nil then
+      return nil
+   end
+   local seen = {}
+   for i = 1, type(value) == "table" and #value or 0 do
+      local dim = value[i]
+      if type(dim) ~= "number" or dim % 1 ~= 0 or dim < 0 or dim >= #value or seen[dim] then
+         fail(made, "permute must hold each of 0 to %d once; it has %s", #value - 1, words.shown(dim))
+      end
+      seen[dim] = true
+   end
+   if type(value) ~= "table" or #value == 0 then
+      fail(made, "permute (%s) must be a list of dims, as {1, 0}", words.shown(value))
+   end
+   return value
+end
+
+local function check_text(made, key, value)
+   if type(value) ~= "string" or value == "" then
+      fail(made, "%s (%s) must be a text", key, words.shown(value))
+   end
+   return value
+end
+
+local function check_keys(made, body, allowed)
+   local names = {}
+   for key in pairs(body) do
+      if type(key) ~= "number" and not allowed[key] then
+         names[#names + 1] = tostring(key)
+      end
+   end
+   table.sort(names)
+   if names[1] then
+      fail(made, "unknown key '%s'%s", names[1], nearest.hint(names[1], nearest.keys(allowed)))
+   end
+end
+
+local function check_strip(made, body, defaults)
+   local function value(key)
+      if body[key] == nil then
+         return defaults[key]
+      end
+      return body[key]
+   end
+   local pad = value("pad")
+   if pad ~= nil and pad ~= "zero" then
+      fail(made, 'pad (%s) must be "zero"', words.shown(pad))
+   end
+   return {
+      into = value("into") ~= nil and check_text(made, "into", value("into")) or nil,
+      at = check_slices(made, "at", value("at")), from = check_slices(made, "from", value("from")),
+      layout = check_layout(made, value("layout")), permute = check_permute(made, value("permute")), pad = pad,
+      templates = {},
+   }
+end
+
+local function check_strips(made, body)
+   local count = table.maxn(body)
+   if count == 0 then
+      return { check_strip(made, body, {}) }
+   elseif count > MOST_STRIPS then
+      fail(made, "%d strips; a rule may have %d", count, MOST_STRIPS)
+   end
+   local strips = {}
+   for i = 1, count do
+      if type(body[i]) ~= "table" or words.kind(body[i]) then
+         fail(made, "strip %d (%s) must be a table", i, words.shown(body[i]))
+      end
+      check_keys(made, body[i], STRIP_KEYS)
+      if table.maxn(body[i]) > 0 then
+         fail(made, "strip %d must hold no strips of its own", i)
+      end
+      strips[i] = check_strip(made, body[i], body)
+   end
+   return strips
+end
+
+local function check_shape(made, value)
+   if value == nil then
+      return nil
+   elseif type(value) ~= "table" or words.kind(value) then
+      fail(made, 'shape (%s) must be a list of numbers and "*"', words.shown(value))
+   end
+   for i = 1, table.maxn(value) do
+      local extent = value[i]
+      if extent ~= "*" and (type(extent) ~= "number" or extent % 1 ~= 0 or extent < 1) then
+         fail(made, 'shape[%d] (%s) must be an integer of at least 1, or "*"', i, words.shown(extent))
+      end
+   end
+   return value
+end
+
+local function check_companions(made, value)
+   local list = type(value) == "string" and { value } or value or {}
+   if type(list) ~= "table" then
+      fail(made, "companion (%s) must be a parameter's name, or a list of them", words.shown(value))
+   end
+   for i = 1, table.maxn(list) do
+      check_text(made, ("companion[%d]"):format(i), list[i])
+   end
+   return list
+end
+
+-- What a rule says, checked as far as it can be before a parameter is seen.
+local function read_body(made)
+   local body = made.body
+   check_keys(made, body, BODY_KEYS)
+   local said = { place = made.place, pattern = made.pattern, shape = check_shape(made, body.shape),
+                  companions = check_companions(made, body.companion) }
+   for _, mode in ipairs({ "alias", "full", "skip" }) do
+      if body[mode] ~= nil and body[mode] ~= false then
+         if said.mode then
+            fail(made, "%s and %s cannot both hold", said.mode, mode)
+         end
+         said.mode, said.text = mode, check_text(made, mode, body[mode])
+      end
+   end
+   if not said.mode then
+      said.mode, said.strips = "direct", check_strips(made, body)
+      return said
+   end
+   for key in pairs(STRIP_KEYS) do
+      if body[key] ~= nil then
+         fail(made, "%s cannot stand beside %s", key, said.mode)
+      end
+   end
+   if table.maxn(body) > 0 then
+      fail(made, "strips cannot stand beside %s", said.mode)
+   end
+   return said
+end
+
+-- ---- from rules to matchers ----
+
+local function template(made, key, text, simple)
+   local compiled, problem = match.template(text, simple)
+   if not compiled then
+      fail(made, "%s (%s) %s", key, text, problem)
+   end
+   return compiled
+end
+
+local function check_picks(made, said, simple)
+   for _, strip in ipairs(said.strips or {}) do
+      for _, list in ipairs({ strip.at, strip.from, strip.layout }) do
+         for _, value in ipairs(list) do
+            local pick = rule.pick_in(value)
+            if pick and not simple.names[pick.capture] and not simple.bound[pick.capture] then
+               fail(made, 'pick("%s") names no capture of the pattern', pick.capture)
+            end
+         end
+      end
+   end
+end
+
+--- The pick inside a slice or a pin, if there is one.
+function rule.pick_in(value)
+   local number = value.start or value.at or value.coordinate
+   return type(number) == "table" and number or nil
+end
+
+-- One simple pattern of a rule, with its templates.
+local function make_entry(made, said, simple, file)
+   check_picks(made, said, simple)
+   local entry = { said = said, names = simple.names, bound = simple.bound, file = file, into = {}, companions = {} }
+   for i, strip in ipairs(said.strips or {}) do
+      entry.into[i] = strip.into and template(made, "into", strip.into, simple) or false
+   end
+   for i, companion in ipairs(said.companions) do
+      entry.companions[i] = template(made, "companion", companion, simple)
+   end
+   entry.alias = said.mode == "alias" and template(made, "alias", said.text, simple) or nil
+   return entry
+end
+
+local function simple_patterns(pattern, complain)
+   local simples, problem = match.pattern(pattern)
+   if not simples then
+      complain(problem)
+   end
+   return simples
+end
+
+local function add_rules(set, file)
+   for i = 1, table.maxn(file.result.rules or {}) do
+      local made = file.result.rules[i]
+      if made then -- false and nil are rules that a condition left out
+         if words.kind(made) ~= "rule" then
+            check.raise("SCRIPT", ('%s: rules[%d] (%s) must be made by rule "pattern" { ... }'):format(file.path, i,
+               words.shown(made)))
+         end
+         local said = read_body(made)
+         for _, simple in ipairs(simple_patterns(made.pattern, function(problem) fail(made, "the pattern %s", problem) end)) do
+            set.count = set.count + 1
+            local before = set.rules:add(simple, set.count, make_entry(made, said, simple, file))
+            if before and before.file == file then
+               fail(made, "can never match: the rule at %s has the same pattern", before.said.place)
+            end
+         end
+      end
+   end
+end
+
+local function add_pins(set, file)
+   for i = 1, table.maxn(file.result.pins or {}) do
+      local made = file.result.pins[i]
+      if made and words.kind(made) ~= "where" then
+         check.raise("SCRIPT", ('%s: pins[%d] (%s) must be made by where "pattern" (pin(...))'):format(file.path, i,
+            words.shown(made)))
+      elseif made then
+         for _, simple in ipairs(simple_patterns(made.pattern, function(problem)
+            check.raise("SCRIPT", ('%s: where "%s": the pattern %s'):format(made.place, made.pattern, problem))
+         end)) do
+            set.pin_count = set.pin_count + 1
+            set.pins = set.pins or match.new()
+            set.pins:add(simple, set.pin_count, { pins = made.pins, names = simple.names, bound = simple.bound,
+                                                  place = made.place, number = set.pin_count })
+         end
+      end
+   end
+end
+
+local function add_renames(set, file)
+   for _, pair in ipairs(file.result.rename or {}) do
+      local matcher = match.new()
+      local function complain(problem)
+         check.raise("SCRIPT", ('%s: rename "%s": %s'):format(file.at(pair[1]), pair[1], problem))
+      end
+      for number, simple in ipairs(simple_patterns(pair[1], function(problem) complain("the pattern " .. problem) end)) do
+         local compiled, problem = match.template(pair[2], simple)
+         if not compiled then
+            complain(("(%s) %s"):format(pair[2], problem))
+         end
+         matcher:add(simple, number, compiled)
+      end
+      set.renames[#set.renames + 1] = matcher
+   end
+   for _, segments in ipairs(file.result.strip or {}) do
+      set.strips[#set.strips + 1] = (segments:gsub("^%.", ""):gsub("%.$", ""))
+   end
+end
+
+local function add_unsourced(set, file)
+   for _, pattern in ipairs(file.result.unsourced or {}) do
+      for _, simple in ipairs(simple_patterns(pattern, function(problem)
+         check.raise("SCRIPT", ('%s: unsourced "%s": the pattern %s'):format(file.at(pattern), pattern, problem))
+      end)) do
+         set.unsourced = set.unsourced or match.new()
+         set.unsourced:add(simple, 1, true)
+      end
+   end
+end
+
+--- Loads a rule file and those it extends.
+-- @param rules a family's name or a path
+-- @param environment of words.environment
+-- @return the set: rules and pins (matchers), renames, strips, unsourced, otherwise, full, require_direct, and the path
+function rule.load(rules, environment)
+   local set = { rules = match.new(), count = 0, pin_count = 0, renames = {}, strips = {} }
+   local file, files = nil, 0
+   while rules do
+      local from = file
+      file = rule_file.load(rules, environment, from)
+      files = files + 1
+      if files > MOST_FILES then
+         check.raise("SCRIPT", ("%s: extends: more than %d files extend each other"):format(from.path, MOST_FILES))
+      end
+      add_rules(set, file)
+      add_pins(set, file)
+      add_renames(set, file)
+      add_unsourced(set, file)
+      for _, key in ipairs({ "otherwise", "full", "require_direct" }) do
+         if set[key] == nil then
+            set[key] = file.result[key]
+         end
+      end
+      set.path = set.path or file.path
+      rules = file.result.extends
+   end
+   return set
+end
+
+--- The name that rules see: wrappers stripped, then each rename tried once, in order.
+function rule.canonical_name(set, name)
+   for _, segments in ipairs(set.strips) do
+      name = match.strip(name, segments)
+   end
+   for _, matcher in ipairs(set.renames) do
+      local compiled = matcher:find(name)
+      if compiled then
+         name = compiled(matcher, name)
+      end
+   end
+   return name
+end
+
+return rule

@@ -1,0 +1,178 @@
+--- Finds, runs and checks one rule file: the table that it returns, with the file and line of each mistake. What the rules
+-- in it mean is rule.lua's matter.
+-- @module sluice.rule_file
+
+local check = require "sluice.check"
+local core = require "sluice.core"
+local nearest = require "sluice.nearest"
+local sandbox = require "sluice.sandbox"
+local words = require "sluice.words"
+
+local rule_file = {}
+
+local LONGEST = 1048576
+local FAMILIES = "sluice.rules."
+
+local KEYS = {
+   name = "text", extends = "text", strip = "texts", rename = "pairs", unsourced = "texts", pins = "list", rules = "list",
+   otherwise = "text", full = "text", require_direct = "boolean",
+}
+local OTHERWISE = { default = true, full = true, error = true }
+
+-- ---- finding ----
+
+--- The families that ship with Sluice, sorted.
+function rule_file.families()
+   local list = {}
+   for _, name in ipairs(core.files(FAMILIES)) do
+      list[#list + 1] = name:sub(#FAMILIES + 1)
+   end
+   table.sort(list)
+   return list
+end
+
+local function read_family(name, place)
+   local text, chunk = core.file(FAMILIES .. name)
+   if not text then
+      local families = rule_file.families()
+      check.raise("INVALID", ("%srules (%s) must be a path or a family that ships with Sluice: %s%s"):format(place, name,
+         table.concat(families, ", "), nearest.hint(name, families)))
+   end
+   return text, (chunk:gsub("^@", ""))
+end
+
+local function read_path(path, place)
+   local file, problem = io.open(path, "rb")
+   local text
+   if file then
+      text, problem = file:read(LONGEST + 1)
+      file:close()
+      text = text or not problem and "" or nil
+   end
+   if not text then
+      check.raise("INVALID", ("%srules (%s) must be a file that can be read"):format(place, problem))
+   end
+   return text, path
+end
+
+-- A bare name is a family, anything else a path; `beside` is the file that asks.
+local function read(rules, beside, place)
+   if rules:find("^[%w_%-]+$") then
+      return read_family(rules, place)
+   end
+   local folder = beside and not rules:find("^/") and beside:match("^(.*/)[^/]*$") or ""
+   return read_path(folder .. rules, place)
+end
+
+-- ---- checking ----
+
+-- "file:line" of the first line that holds `needle` (a pattern), "file" where none does.
+local function line_of(file, needle)
+   local number = 0
+   for line in (file.text .. "\n"):gmatch("([^\n]*)\n") do
+      number = number + 1
+      if line:find(needle) then
+         return ("%s:%d"):format(file.path, number)
+      end
+   end
+   return file.path
+end
+
+local function quoted(text)
+   return "[\"'%[]" .. text:gsub("%p", "%%%0") .. "[\"'%]]"
+end
+
+local function fail(file, key, text, ...)
+   check.raise("SCRIPT", ("%s: %s"):format(line_of(file, "%f[%w_]" .. key .. "%s*="), text:format(...)))
+end
+
+local function check_texts(file, key, list)
+   for i = 1, table.maxn(list) do
+      if type(list[i]) ~= "string" or list[i] == "" then
+         fail(file, key, "%s[%d] (%s) must be a text", key, i, words.shown(list[i]))
+      end
+   end
+end
+
+local function check_pairs(file, key, list)
+   for i = 1, table.maxn(list) do
+      local pair = list[i]
+      if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" or #pair ~= 2 then
+         fail(file, key, '%s[%d] (%s) must be a pair {"from", "to"}', key, i, words.shown(pair))
+      end
+   end
+end
+
+local function check_value(file, key, value)
+   local kind = KEYS[key]
+   if kind == "text" or kind == "boolean" then
+      local wanted = kind == "text" and "string" or "boolean"
+      if type(value) ~= wanted or value == "" then
+         fail(file, key, "%s (%s) must be %s", key, words.shown(value), kind == "text" and "a text" or "true or false")
+      end
+      return
+   elseif type(value) ~= "table" or words.kind(value) then
+      fail(file, key, "%s (%s) must be a list", key, words.shown(value))
+   end
+   for index in pairs(value) do
+      if type(index) ~= "number" then
+         fail(file, key, "%s must be a list; it has the key '%s'", key, tostring(index))
+      end
+   end
+   if kind == "texts" then
+      check_texts(file, key, value)
+   elseif kind == "pairs" then
+      check_pairs(file, key, value)
+   end
+end
+
+local function check_table(file, result)
+   if type(result) ~= "table" or words.kind(result) then
+      check.raise("SCRIPT", ("%s: the file (%s) must return a table"):format(file.path, words.shown(result)))
+   end
+   for _, key in ipairs(nearest.keys((function()
+      local names = {}
+      for key in pairs(result) do
+         names[tostring(key)] = true
+      end
+      return names
+   end)())) do
+      if not KEYS[key] then
+         fail(file, key:gsub("%p", "%%%0"), "unknown key '%s'%s", key, nearest.hint(key, nearest.keys(KEYS)))
+      end
+   end
+   for key in pairs(KEYS) do
+      if result[key] == false and KEYS[key] ~= "boolean" then
+         result[key] = nil -- a condition left it out
+      elseif result[key] ~= nil then
+         check_value(file, key, result[key])
+      end
+   end
+   if result.otherwise and not OTHERWISE[result.otherwise] then
+      fail(file, "otherwise", 'otherwise (%s) must be "default", "full" or "error"%s', words.shown(result.otherwise),
+         nearest.hint(result.otherwise, nearest.keys(OTHERWISE)))
+   end
+end
+
+--- Runs a rule file and checks the form of what it returns.
+-- @param rules a family's name or a path
+-- @param environment what the file sees (words.environment)
+-- @param from the rule file that extends this one, if one does
+-- @return { path =, text =, result =, at = function(quoted text) -> "file:line" }
+function rule_file.load(rules, environment, from)
+   local place = from and line_of(from, "%f[%w_]extends%s*=") .. ": " or ""
+   local text, path = read(rules, from and from.path, place)
+   local file = { text = text, path = path }
+   local result, problem = sandbox.run(text, path, environment)
+   if problem then
+      check.raise("SCRIPT", problem)
+   end
+   check_table(file, result)
+   file.result = result
+   function file.at(wanted)
+      return line_of(file, quoted(wanted))
+   end
+   return file
+end
+
+return rule_file

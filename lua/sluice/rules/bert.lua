@@ -1,0 +1,32 @@
+-- BERT encoders (all-MiniLM and its like): query, key and value are stacked in one live qkv, each cut over tp by heads.
+
+local tp = axes.tp
+divide(required "num_attention_heads", tp)
+local rows = divide(required "hidden_size", tp)
+local vocab = required "vocab_size"
+local padded = host.padded_vocab_size or round_up(vocab, 64)
+
+return {
+   name = "bert",
+   strip = { "_fsdp_wrapped_module", "_orig_mod" },
+   full = host.quantization and "the host is quantized (" .. host.quantization .. ")",
+   rules = {
+      rule "encoder.layer.{l}.attention.self.query.{w=weight|bias}" {
+         into = "encoder.layer.{l}.attention.qkv.{w}", at = span(0, 0, rows), layout = column },
+      rule "encoder.layer.{l}.attention.self.key.{w=weight|bias}" {
+         into = "encoder.layer.{l}.attention.qkv.{w}", at = span(0, rows, rows), layout = column },
+      rule "encoder.layer.{l}.attention.self.value.{w=weight|bias}" {
+         into = "encoder.layer.{l}.attention.qkv.{w}", at = span(0, 2 * rows, rows), layout = column },
+      rule "encoder.layer.{l}.intermediate.dense.{w=weight|bias}" { layout = column },
+      rule "encoder.layer.{l}.{o=attention.output|output}.dense.weight" { layout = row },
+      rule "encoder.layer.{l}.{o=attention.output|output}.dense.bias" { layout = replicate },
+      rule "encoder.layer.{l}.{o=attention.output|output}.LayerNorm.{w=weight|bias}" { layout = replicate },
+
+      rule "embeddings.word_embeddings.weight" {
+         layout = shard("tp", 0, { chunk = divide(padded, tp) }), pad = "zero", shape = { vocab, "*" } },
+      rule "embeddings.{e=position_embeddings|token_type_embeddings}.weight" { layout = replicate },
+      rule "embeddings.position_ids" { layout = replicate },
+      rule "embeddings.LayerNorm.{w=weight|bias}" { layout = replicate },
+      rule "pooler.dense.{w=weight|bias}" { layout = replicate },
+   },
+}

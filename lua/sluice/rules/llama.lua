@@ -1,0 +1,55 @@
+-- Llama 2 and 3, Mistral, Qwen2: attention and MLP of a dense decoder. q, k and v are stacked in one live qkv_proj, gate and
+-- up in one gate_up_proj; each is cut over tp on its own.
+
+local tp = axes.tp
+local heads, kv_heads = required "num_attention_heads", required "num_key_value_heads"
+local d = host.head_dim or divide(required "hidden_size", heads)
+
+-- Rows of q, and of k or v, in one worker's qkv_proj. Fewer KV heads than workers are repeated, never split.
+local q = divide(heads, tp) * d
+local kv_count, kv_parts = share(kv_heads, tp)
+local kv = kv_count * d
+local kv_column = shard("tp", 0, { parts = kv_parts })
+
+local gate = divide(required "intermediate_size", tp)
+
+local vocab = required "vocab_size"
+local padded = host.padded_vocab_size or round_up(vocab, 64)
+local vocabulary = shard("tp", 0, { chunk = divide(padded, tp) })
+
+-- A served pipeline: blocks of layers, the embedding on the first stage, the final norm and the head on the last.
+local stages = axes.pp
+local layers = stages > 1 and spread(host.pipeline_layers or required "num_hidden_layers", stages).owner
+
+return {
+   name = "llama",
+   strip = { "_fsdp_wrapped_module", "_orig_mod", "base_model.model" },
+   full = host.quantization and "the host is quantized (" .. host.quantization .. ")",
+   pins = layers and {
+      where "model.layers.{l}.**" (pin("pp", pick("l", layers))),
+      where "model.embed_tokens.**" (pin("pp", 0)),
+      where "{m=model.norm|lm_head}.**" (pin("pp", stages - 1)),
+   },
+   rules = {
+      rule "model.layers.{l}.self_attn.q_proj.{w=weight|bias}" {
+         into = "model.layers.{l}.self_attn.qkv_proj.{w}", at = span(0, 0, q), layout = column },
+      rule "model.layers.{l}.self_attn.k_proj.{w=weight|bias}" {
+         into = "model.layers.{l}.self_attn.qkv_proj.{w}", at = span(0, q, kv), layout = kv_column },
+      rule "model.layers.{l}.self_attn.v_proj.{w=weight|bias}" {
+         into = "model.layers.{l}.self_attn.qkv_proj.{w}", at = span(0, q + kv, kv), layout = kv_column },
+      rule "model.layers.{l}.self_attn.o_proj.weight" { layout = row },
+
+      rule "model.layers.{l}.mlp.gate_proj.weight" {
+         into = "model.layers.{l}.mlp.gate_up_proj.weight", at = span(0, 0, gate), layout = column },
+      rule "model.layers.{l}.mlp.up_proj.weight" {
+         into = "model.layers.{l}.mlp.gate_up_proj.weight", at = span(0, gate, gate), layout = column },
+      rule "model.layers.{l}.mlp.down_proj.weight" { layout = row },
+
+      rule "model.layers.{l}.{n=input_layernorm|post_attention_layernorm}.weight" { layout = replicate },
+      rule "model.norm.weight" { layout = replicate },
+      rule "model.embed_tokens.weight" { layout = vocabulary, pad = "zero", shape = { vocab, "*" } },
+      host.tie_word_embeddings and rule "lm_head.weight" { alias = "model.embed_tokens.weight" }
+         or rule "lm_head.weight" { layout = vocabulary, pad = "zero", shape = { vocab, "*" } },
+      rule "**.{b=inv_freq|cos_cached|sin_cached}" { skip = "computed by the host" },
+   },
+}

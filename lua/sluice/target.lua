@@ -1,0 +1,246 @@
+--- From a rule's strip and one parameter to a target: ranges of the parameter, the view of the live tensor, the layout on
+-- the workers. Thousands of parameters share a few of them; each different one goes to C once, as a template.
+-- @module sluice.target
+
+local check = require "sluice.check"
+local default = require "sluice.default"
+local rule = require "sluice.rule"
+local words = require "sluice.words"
+
+local target = {}
+
+local SPLITS = { ceil = 0, balanced = 1 }
+local CHUNK = 2
+local TO_END = -1
+
+local function fail(said, name, text, ...)
+   check.raise("SCRIPT", ('%s: rule "%s": %s %s'):format(said.place, said.pattern, name, text:format(...)))
+end
+
+-- ---- captured numbers ----
+
+-- The entry of a pick's list that this name's capture names.
+local function picked(pick, entry, matcher, said, name)
+   local text = entry.bound[pick.capture]
+   if not text then
+      local wild = entry.names[pick.capture]
+      text = name:sub(matcher.from[wild], matcher.to[wild])
+   end
+   local number = text:find("^%d+$") and #text < 10 and tonumber(text)
+   local value = number and pick.list[number + 1]
+   if not value then
+      fail(said, name, 'has {%s} = %s; pick("%s") has entries 0 to %d', pick.capture, text, pick.capture, #pick.list - 1)
+   end
+   return value
+end
+
+-- Replaces the picks of a list of slices or placements; `key` collects what was picked.
+local function settle(list, entry, matcher, said, name, key)
+   local settled
+   for i, value in ipairs(list) do
+      local pick = rule.pick_in(value)
+      if pick then
+         if not settled then
+            settled = {}
+            for k = 1, #list do
+               settled[k] = list[k]
+            end
+         end
+         local number = picked(pick, entry, matcher, said, name)
+         key[#key + 1] = number
+         settled[i] = { kind = words.kind(value), dim = value.dim, axis = value.axis, count = value.count, step = value.step,
+                        start = number, at = number, coordinate = number }
+      end
+   end
+   return settled or list
+end
+
+local function kind_of(value)
+   return value.kind or words.kind(value)
+end
+
+-- ---- ranges ----
+
+local function ranges(list, ndim, what, said, name, shape)
+   local result, selected = {}, 0
+   for dim = 0, ndim - 1 do
+      result[dim + 1] = { 0, 1, TO_END, 0 }
+   end
+   for _, slice in ipairs(list) do
+      if slice.dim >= ndim then
+         fail(said, name, "of shape %s: %s slices dim %d of %d dims", shape, what, slice.dim, ndim)
+      elseif kind_of(slice) == "index" then
+         result[slice.dim + 1] = { slice.at, 1, 1, 1 }
+         selected = selected + 1
+      else
+         result[slice.dim + 1] = { slice.start, slice.step, slice.count or TO_END, 0 }
+      end
+   end
+   return result, selected
+end
+
+local function count_selects(list)
+   local count = 0
+   for _, slice in ipairs(list) do
+      count = count + (kind_of(slice) == "index" and 1 or 0)
+   end
+   return count
+end
+
+-- ---- layouts ----
+
+local function axis_in(mesh, name)
+   for number, axis in ipairs(mesh.axes) do
+      if axis[1] == name then
+         return number - 1, axis[2]
+      end
+   end
+end
+
+local function holds_all(mesh, names)
+   for _, name in ipairs(names) do
+      if not axis_in(mesh, name) then
+         return false
+      end
+   end
+   return true
+end
+
+-- The first mesh with every axis named that any mesh has; axes of size 1 matter only if that finds one.
+local function choose_mesh(meshes, placements, said, name)
+   local all, cutting = {}, {}
+   for _, placement in ipairs(placements) do
+      local largest
+      for _, mesh in ipairs(meshes) do
+         local _, size = axis_in(mesh, placement.axis)
+         largest = math.max(largest or 0, size or 0)
+      end
+      all[#all + 1] = largest > 0 and placement.axis or nil
+      cutting[#cutting + 1] = largest > 1 and placement.axis or nil
+   end
+   for _, names in ipairs({ all, cutting }) do
+      for _, mesh in ipairs(meshes) do
+         if holds_all(mesh, names) then
+            return mesh
+         end
+      end
+   end
+   fail(said, name, "needs the axes %s in one mesh of the workers", table.concat(cutting, ", "))
+end
+
+-- Whether a rank can be left without elements by a cut of `extent` into `parts`.
+local function leaves_none(extent, parts, placement)
+   local piece = placement.chunk or math.ceil(extent / parts)
+   if placement.split == "balanced" then
+      return extent < parts
+   end
+   return (parts - 1) * piece >= extent
+end
+
+-- The placements as numbers, the mesh, and whether every worker surely holds elements.
+local function layout(meshes, placements, extents, said, name)
+   local mesh = choose_mesh(meshes, placements, said, name)
+   local numbers, cut, everywhere = {}, {}, true
+   for _, placement in ipairs(placements) do
+      local axis, size = axis_in(mesh, placement.axis)
+      if kind_of(placement) == "pin" then
+         if placement.coordinate >= (size or 1) then
+            fail(said, name, 'is pinned to %s %.0f; the workers have %.0f of them', placement.axis, placement.coordinate,
+               size or 1)
+         elseif (size or 1) > 1 then
+            numbers[#numbers + 1] = { axis, -1, placement.coordinate, 0, 0 }
+            everywhere = false
+         end
+      elseif axis and (size > 1 or placement.chunk) then
+         local parts = placement.parts or size
+         numbers[#numbers + 1] = { axis, placement.dim, parts, placement.chunk and CHUNK or SPLITS[placement.split or "ceil"],
+                                   placement.chunk or 0 }
+         local extent = extents[placement.dim + 1]
+         everywhere = everywhere and extent ~= nil and not cut[placement.dim] and not leaves_none(extent, parts, placement)
+         cut[placement.dim] = true
+      end
+   end
+   return mesh.name, numbers, everywhere
+end
+
+-- ---- targets ----
+
+-- Extents of the strip, in its dims.
+local function strip_extents(from, shape)
+   local extents = {}
+   for dim, range in ipairs(from) do
+      if range[4] == 0 then
+         extents[#extents + 1] = range[3] == TO_END and math.ceil((shape[dim] - range[1]) / range[2]) or range[3]
+      end
+   end
+   return extents
+end
+
+local function order_of(strip, ndim, said, name)
+   if strip.permute and #strip.permute ~= ndim then
+      fail(said, name, "has %d dims here; permute has %d", ndim, #strip.permute)
+   end
+   local order = {}
+   for i = 1, ndim do
+      order[i] = strip.permute and strip.permute[i] or i - 1
+   end
+   return order
+end
+
+local function make(context, strip, said, param, at, from, placements)
+   local name, shape = param.canonical, param.shape
+   local shown = default.shape_text(shape)
+   local source, dropped = ranges(from, #shape, "from", said, name, shown)
+   local ndim = #shape - dropped
+   local view = ranges(at, ndim + count_selects(at), "at", said, name, shown)
+   local mesh, numbers, everywhere = layout(context.meshes, placements, strip_extents(source, shape), said, name)
+   local id = context.plan.template(mesh, numbers, source, view, order_of(strip, ndim, said, name), strip.pad == "zero")
+   return { id = id, everywhere = everywhere }
+end
+
+local function joined(pins, placements)
+   if #pins == 0 then
+      return placements
+   end
+   local list = {}
+   for _, part in ipairs({ pins, placements }) do
+      for i = 1, #part do
+         list[#list + 1] = part[i]
+      end
+   end
+   return list
+end
+
+--- The template of one strip for one parameter.
+-- @param context { plan =, meshes = }
+-- @param strip of rule.lua
+-- @param entry of rule.lua, right after its matcher found the parameter's canonical name
+-- @param pins settled pins that a `where` adds, and their text
+-- @return { id =, everywhere = whether each worker surely holds elements }
+function target.template(context, strip, entry, matcher, param, pins, pins_key)
+   local said, name, key = entry.said, param.canonical, {}
+   local at = settle(strip.at, entry, matcher, said, name, key)
+   local from = settle(strip.from, entry, matcher, said, name, key)
+   local placements = settle(strip.layout, entry, matcher, said, name, key)
+   local full_key = param.shape_key .. "|" .. pins_key
+   if #key > 0 then
+      full_key = full_key .. "|" .. table.concat(key, ",")
+   end
+   local found = strip.templates[full_key]
+   if not found then
+      found = make(context, strip, said, param, at, from, joined(pins, placements))
+      strip.templates[full_key] = found
+   end
+   return found
+end
+
+--- The pins that a `where` adds to a name, with the captured numbers filled in.
+-- @return list of pins, and a text that is equal for equal lists
+function target.pins(where, matcher, name)
+   local key = {}
+   local said = { place = where.place, pattern = "where" }
+   local pins = settle(where.pins, where, matcher, said, name, key)
+   return pins, where.number .. ":" .. table.concat(key, ",")
+end
+
+return target

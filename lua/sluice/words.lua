@@ -1,0 +1,362 @@
+--- The words of rule files: what a file sees beside plain Lua. Each makes a small value and remembers the line it was
+-- written on; nothing is looked up or moved here. lua/README.md tells what each word means.
+-- @module sluice.words
+
+jit.off(true, true)
+
+local nearest = require "sluice.nearest"
+local sandbox = require "sluice.sandbox"
+
+local words = {}
+
+local OWN = { ["@sluice/words.lua"] = true, ["@sluice/sandbox.lua"] = true, ["@sluice/text_pattern.lua"] = true }
+local MOST_DIM = 7
+local LARGEST = 2 ^ 53
+local MOST_SPREAD = 2 ^ 20
+
+-- What kind of value a table made by a word is. Rule code cannot reach this, and so cannot make such values by hand.
+local kinds = setmetatable({}, { __mode = "k" })
+
+local function made(kind, value)
+   kinds[value] = kind
+   return value
+end
+
+--- The kind of a value that a word made ("rule", "span", "shard", ...), nil for any other value.
+function words.kind(value)
+   return (type(value) == "table" or type(value) == "function") and kinds[value] or nil
+end
+
+-- "file:line" of the rule code that is running.
+local function place()
+   for level = 2, 60 do
+      local frame = debug.getinfo(level, "Sl")
+      if not frame then
+         break
+      elseif frame.currentline > 0 and not OWN[frame.source] then
+         return ("%s:%d"):format(frame.source:gsub("^@", ""), frame.currentline)
+      end
+   end
+   return "a rule file"
+end
+
+words.place = place
+
+local function raise(text, ...)
+   sandbox.raise(place() .. ": " .. text:format(...))
+end
+
+local function shown(value)
+   if type(value) == "string" then
+      return '"' .. value:sub(1, 60) .. '"'
+   elseif type(value) == "number" and value == math.floor(value) and math.abs(value) <= LARGEST then
+      return ("%.0f"):format(value)
+   elseif kinds[value] then
+      return "a " .. kinds[value]
+   end
+   return type(value) == "number" and ("%.14g"):format(value) or type(value) == "boolean" and tostring(value) or type(value)
+end
+
+words.shown = shown
+
+local function integer(value, what, low, high)
+   if type(value) ~= "number" or value ~= math.floor(value) or value < low or value > (high or LARGEST) then
+      raise("%s (%s) must be an integer%s", what, shown(value),
+         high and (" from %.0f to %.0f"):format(low, high) or (" of at least %.0f"):format(low))
+   end
+   return value
+end
+
+local function integer_or_pick(value, what, low)
+   return words.kind(value) == "pick" and value or integer(value, what, low)
+end
+
+-- ---- rules ----
+
+-- rule "pattern" { ... }
+local function rule(pattern)
+   local where = place()
+   if type(pattern) ~= "string" or pattern == "" then
+      raise("rule (%s) must be followed by a pattern in quotes", shown(pattern))
+   end
+   local function body(table_)
+      if type(table_) ~= "table" or kinds[table_] then
+         raise('rule "%s" (%s) must be followed by a table in braces', pattern, shown(table_))
+      end
+      return made("rule", { pattern = pattern, body = table_, place = where })
+   end
+   kinds[body] = "rule without braces"
+   return body
+end
+
+-- where "pattern" (pins)
+local function where(pattern)
+   local at = place()
+   if type(pattern) ~= "string" or pattern == "" then
+      raise("where (%s) must be followed by a pattern in quotes", shown(pattern))
+   end
+   return function(...)
+      local pins = { ... }
+      for i = 1, select("#", ...) do
+         if words.kind(pins[i]) ~= "pin" then
+            raise('where "%s" (%s) must be followed by pins', pattern, shown(pins[i]))
+         end
+      end
+      return made("where", { pattern = pattern, pins = pins, place = at })
+   end
+end
+
+-- ---- slices ----
+
+local function span(dim, start, count, step)
+   integer(dim, "span: dim", 0, MOST_DIM)
+   integer_or_pick(start, "span: start", 0)
+   if count ~= nil then
+      integer(count, "span: count", 1)
+   end
+   return made("span", { dim = dim, start = start, count = count, step = step == nil and 1 or integer(step, "span: step", 1) })
+end
+
+local function index(dim, at)
+   return made("index", { dim = integer(dim, "index: dim", 0, MOST_DIM), at = integer_or_pick(at, "index: position", 0) })
+end
+
+-- ---- layouts ----
+
+local OPTIONS = { parts = true, chunk = true, split = true }
+
+local function shard_word(known_axis)
+   return function(axis, dim, options)
+      known_axis("shard", axis)
+      integer(dim, "shard: dim", 0, MOST_DIM)
+      local value = { axis = axis, dim = dim }
+      if options ~= nil and type(options) ~= "table" then
+         raise("shard: options (%s) must be a table", shown(options))
+      end
+      for key, option in pairs(options or {}) do
+         if not OPTIONS[key] then
+            raise("shard: unknown option '%s'%s", tostring(key), nearest.hint(tostring(key), nearest.keys(OPTIONS)))
+         elseif key == "split" then
+            if option ~= "ceil" and option ~= "balanced" then
+               raise('shard: split (%s) must be "ceil" or "balanced"', shown(option))
+            end
+         else
+            integer(option, "shard: " .. key, 1)
+         end
+         value[key] = option
+      end
+      if value.chunk and value.split then
+         raise("shard: chunk and split say the same thing; one of them must go")
+      end
+      return made("shard", value)
+   end
+end
+
+local function pin_word(known_axis)
+   return function(axis, coordinate)
+      known_axis("pin", axis)
+      return made("pin", { axis = axis, coordinate = integer_or_pick(coordinate, "pin: coordinate", 0) })
+   end
+end
+
+-- ---- numbers ----
+
+-- The entry of a list that the captured number names, counted from 0.
+local function pick(capture, list)
+   if type(capture) ~= "string" or not capture:find("^[%a_][%w_]*$") then
+      raise("pick (%s) must begin with the name of a capture", shown(capture))
+   elseif type(list) ~= "table" or kinds[list] or #list == 0 then
+      raise('pick("%s") (%s) needs a list of numbers', capture, shown(list))
+   end
+   local copy = {}
+   for i = 1, #list do
+      copy[i] = integer(list[i], ('pick("%s")[%d]'):format(capture, i - 1), 0)
+   end
+   return made("pick", { capture = capture, list = copy })
+end
+
+local function divide(a, b)
+   integer(a, "divide", 0)
+   integer(b, "divide: by", 1)
+   if a % b ~= 0 then
+      raise("%.0f does not divide by %.0f", a, b)
+   end
+   return a / b
+end
+
+local function round_up(a, b)
+   integer(a, "round_up", 0)
+   integer(b, "round_up: to a multiple of", 1)
+   return math.ceil(a / b) * b
+end
+
+local function ceil_divide(a, b)
+   integer(a, "ceil_divide", 0)
+   integer(b, "ceil_divide: by", 1)
+   return math.ceil(a / b)
+end
+
+-- How many of `total` things each of `ranks` gets, and how many different parts there are: fewer things than ranks are
+-- repeated, never split.
+local function share(total, ranks)
+   integer(total, "share", 1)
+   integer(ranks, "share: among", 1)
+   if total >= ranks then
+      if total % ranks ~= 0 then
+         raise("%.0f cannot be shared among %.0f ranks: it must divide", total, ranks)
+      end
+      return total / ranks, ranks
+   elseif ranks % total ~= 0 then
+      raise("%.0f cannot be repeated over %.0f ranks: the ranks must divide by it", total, ranks)
+   end
+   return 1, total
+end
+
+local function even_counts(total, ranks)
+   integer(total, "spread", 1, MOST_SPREAD)
+   integer(ranks, "spread: over", 1, MOST_SPREAD)
+   local counts = {}
+   for rank = 1, ranks do
+      counts[rank] = math.floor(total / ranks) + (rank <= total % ranks and 1 or 0)
+   end
+   return counts
+end
+
+-- Which rank owns each of `total` things in order, and as which of its own: the first ranks hold one more where it does not
+-- divide. A list instead of a number says how many each rank holds.
+local function spread(total, ranks)
+   local counts = type(total) == "table" and not kinds[total] and total or even_counts(total, ranks)
+   local owner, position, sum = {}, {}, 0
+   for rank = 1, #counts do
+      sum = sum + integer(counts[rank], ("spread[%d]"):format(rank - 1), 0, MOST_SPREAD)
+      if sum > MOST_SPREAD then
+         raise("spread (%.0f) must be at most %.0f things", sum, MOST_SPREAD)
+      end
+      for i = 1, counts[rank] do
+         owner[#owner + 1], position[#position + 1] = rank - 1, i - 1
+      end
+   end
+   return { owner = owner, position = position }
+end
+
+-- ---- the host ----
+
+-- What hosts say of themselves; reading one that is absent gives nil, reading any other absent name is a mistake.
+local HOST_KEYS = {}
+for key in ([[architecture quantization pipeline_parallel_size tensor_parallel_size num_attention_heads num_key_value_heads
+   head_dim hidden_size intermediate_size moe_intermediate_size num_experts vocab_size padded_vocab_size tie_word_embeddings
+   num_hidden_layers finalizes_modules weight_block_size
+   pipeline_layers expert_parallel_size moe_tensor_parallel_size]]):gmatch("%S+") do
+   HOST_KEYS[key] = true
+end
+
+local function frozen(values, name, missing)
+   return setmetatable({}, {
+      __index = function(_, key)
+         local value = values[key]
+         if value == nil then
+            return missing(key)
+         end
+         return value
+      end,
+      __newindex = function(_, key)
+         raise("%s.%s cannot be set", name, tostring(key))
+      end,
+   })
+end
+
+local function without_nulls(value)
+   if type(value) == "userdata" then -- null
+      return nil
+   elseif type(value) ~= "table" then
+      return value
+   end
+   local copy = {}
+   for key, item in pairs(value) do
+      copy[key] = without_nulls(item)
+   end
+   return copy
+end
+
+local function frozen_host(host)
+   local values = without_nulls(host)
+   local known = nearest.keys(HOST_KEYS)
+   for key in pairs(values) do
+      known[#known + 1] = key
+   end
+   return values, frozen(values, "host", function(key)
+      if not HOST_KEYS[key] then
+         raise("the host's description has no '%s'%s", tostring(key), nearest.hint(tostring(key), known))
+      end
+   end)
+end
+
+-- ---- axes ----
+
+-- Axes that deployments use; one that this deployment's workers lack has size 1.
+local AXES = { dp = true, pp = true, cp = true, tp = true, ep = true, fsdp = true }
+
+local function axis_words(meshes)
+   local sizes, by_mesh = {}, {}
+   for _, mesh in ipairs(meshes) do
+      local own = {}
+      for _, axis in ipairs(mesh.axes) do
+         own[axis[1]] = axis[2]
+         sizes[axis[1]] = sizes[axis[1]] or axis[2]
+      end
+      by_mesh[mesh.name] = own
+   end
+   local known = nearest.keys(AXES)
+   for name in pairs(sizes) do
+      known[#known + 1] = not AXES[name] and name or nil
+   end
+   table.sort(known)
+   local function unknown(axis)
+      raise("'%s' is no axis of the workers' meshes, nor dp, pp, cp, tp, ep or fsdp%s", tostring(axis),
+         nearest.hint(tostring(axis), known))
+   end
+   local function frozen_axes(own, name)
+      return frozen(own, name, function(axis)
+         return AXES[axis] and 1 or unknown(axis)
+      end)
+   end
+   local mesh_words = {}
+   for name, own in pairs(by_mesh) do
+      mesh_words[name] = frozen_axes(own, "meshes." .. name)
+   end
+   return frozen_axes(sizes, "axes"), frozen(mesh_words, "meshes", function(name)
+      raise("the workers have no mesh '%s'%s", tostring(name), nearest.hint(tostring(name), nearest.keys(mesh_words)))
+   end), function(word, axis)
+      if type(axis) ~= "string" then
+         raise("%s (%s) must begin with the name of an axis", word, shown(axis))
+      elseif not sizes[axis] and not AXES[axis] then
+         unknown(axis)
+      end
+   end
+end
+
+--- The names that a rule file sees.
+-- @param host the host's description, decoded
+-- @param meshes the workers' meshes: a list of { name =, axes = { { name, size }, ... } }
+function words.environment(host, meshes)
+   local axes, mesh_sizes, known_axis = axis_words(meshes)
+   local values, frozen_values = frozen_host(host)
+   local shard = shard_word(known_axis)
+   local function required(key)
+      local value = values[key]
+      if value == nil then
+         raise("the host's description must say '%s'", tostring(key))
+      end
+      return value
+   end
+   return {
+      host = frozen_values, axes = axes, meshes = mesh_sizes, required = required,
+      rule = rule, where = where, span = span, index = index,
+      shard = shard, pin = pin_word(known_axis),
+      column = made("shard", { axis = "tp", dim = 0 }), row = made("shard", { axis = "tp", dim = 1 }),
+      replicate = made("replicate", {}),
+      pick = pick, divide = divide, ceil_divide = ceil_divide, round_up = round_up, share = share, spread = spread,
+   }
+end
+
+return words

@@ -1,0 +1,303 @@
+/*
+ * resolve.c: shows a plan and the live tensors of a worker to lua/sluice/resolve.lua, and writes the destinations that come
+ * back into the plan, which checks each. The parts that thousands of targets share (ranges, view, layout) come once each,
+ * as a template; a target is then a live name and a template's number.
+ */
+#include "script/resolve.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "script/call.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_TARGETS = 64 };
+
+typedef struct resolver {
+    slc_script *script;
+    slc_plan *plan;
+    const slc_live_set *live;
+    const char *rules;
+    slc_arena *arena;
+    slc_resolution *resolution;
+    slc_target *template; /* by number, less one; `live` unset */
+    int ntemplates, capacity;
+} resolver;
+
+static resolver *get_resolver(lua_State *L)
+{
+    return lua_touserdata(L, lua_upvalueindex(1));
+}
+
+/* ---- what Lua reads ---- */
+
+static void push_shape(lua_State *L, int ndim, const int64_t *shape)
+{
+    char text[SLC_MAX_DIMS * 21];
+    int used = 0;
+    for (int i = 0; i < ndim; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%" PRId64, i > 0 ? "," : "", shape[i]);
+    lua_pushlstring(L, text, (size_t)used);
+}
+
+/* count() of parameters */
+static int count_params(lua_State *L)
+{
+    lua_pushnumber(L, (lua_Number)slc_plan_count(get_resolver(L)->plan));
+    return 1;
+}
+
+/* param(number from 1) -> name, dtype, "4096,128", whether full is allowed */
+static int read_param(lua_State *L)
+{
+    const slc_param *param = slc_plan_at(get_resolver(L)->plan, (size_t)luaL_checknumber(L, 1) - 1);
+    if (param == NULL)
+        return luaL_error(L, "no such parameter");
+    lua_pushstring(L, param->name);
+    lua_pushstring(L, param->dtype->name);
+    push_shape(L, param->ndim, param->shape);
+    lua_pushboolean(L, param->allow_full);
+    return 4;
+}
+
+/* live_count() */
+static int count_live(lua_State *L)
+{
+    lua_pushnumber(L, (lua_Number)get_resolver(L)->live->count);
+    return 1;
+}
+
+static const slc_live *get_live(lua_State *L)
+{
+    const slc_live_set *set = get_resolver(L)->live;
+    size_t index = (size_t)luaL_checknumber(L, 1) - 1;
+    if (index >= set->count)
+        luaL_error(L, "no such live tensor");
+    return &set->item[index];
+}
+
+/* live(number from 1) -> name, dtype, "4096,128", whether contiguous */
+static int read_live(lua_State *L)
+{
+    const slc_live *live = get_live(L);
+    lua_pushstring(L, live->name);
+    lua_pushstring(L, live->dtype->name);
+    push_shape(L, live->ndim, live->shape);
+    lua_pushboolean(L, slc_live_contiguous(live));
+    return 4;
+}
+
+/* attributes(number from 1) -> JSON */
+static int read_attributes(lua_State *L)
+{
+    const slc_live *live = get_live(L);
+    lua_pushstring(L, live->attributes == NULL ? "{}" : live->attributes);
+    return 1;
+}
+
+/* host() -> JSON or nil */
+static int read_host(lua_State *L)
+{
+    const slc_script *script = get_resolver(L)->script;
+    if (script->host == NULL)
+        return 0;
+    lua_pushlstring(L, script->host, script->host_length);
+    return 1;
+}
+
+/* meshes() of the workers -> { { name =, axes = { { name, size }, ... } }, ... } */
+static int read_meshes(lua_State *L)
+{
+    const slc_plan *plan = get_resolver(L)->plan;
+    const slc_mesh *mesh;
+    lua_newtable(L);
+    for (size_t i = 0; (mesh = slc_plan_mesh_at(plan, true, i)) != NULL; i++) {
+        lua_createtable(L, 0, 2);
+        lua_pushstring(L, mesh->name);
+        lua_setfield(L, -2, "name");
+        lua_createtable(L, mesh->naxes, 0);
+        for (int axis = 0; axis < mesh->naxes; axis++) {
+            lua_createtable(L, 2, 0);
+            lua_pushstring(L, mesh->axis_name[axis]);
+            lua_rawseti(L, -2, 1);
+            lua_pushinteger(L, mesh->axis[axis]);
+            lua_rawseti(L, -2, 2);
+            lua_rawseti(L, -2, axis + 1);
+        }
+        lua_setfield(L, -2, "axes");
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    return 1;
+}
+
+/* ---- what Lua writes ---- */
+
+/* A list of lists {start, step, count, select}, at most SLC_MAX_DIMS; gives how many. */
+static int read_ranges(lua_State *L, int index, slc_range *range)
+{
+    size_t count = lua_objlen(L, index);
+    if (count > SLC_MAX_DIMS)
+        return luaL_error(L, "too many dims");
+    for (int dim = 0; dim < (int)count; dim++) {
+        double value[4];
+        lua_rawgeti(L, index, dim + 1);
+        for (int i = 0; i < 4; i++) {
+            lua_rawgeti(L, -1, i + 1);
+            value[i] = lua_tonumber(L, -1);
+            lua_pop(L, 1);
+        }
+        lua_pop(L, 1);
+        range[dim] = (slc_range){ .start = (int64_t)value[0], .step = (int64_t)value[1], .count = (int64_t)value[2], .select = value[3] != 0 };
+    }
+    return (int)count;
+}
+
+static slc_target *next_template(lua_State *L, resolver *r)
+{
+    if (r->ntemplates == r->capacity) {
+        int capacity = r->capacity == 0 ? 64 : 2 * r->capacity;
+        slc_target *grown = slc_reallocate(r->template, (size_t)capacity * sizeof *grown);
+        if (grown == NULL)
+            slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for targets");
+        r->template = grown;
+        r->capacity = capacity;
+    }
+    slc_target *target = &r->template[r->ntemplates++];
+    *target = (slc_target){ 0 };
+    return target;
+}
+
+/* template(mesh name, placements, ranges of the parameter, ranges of the live tensor, order, whether padded) -> its number */
+static int add_template(lua_State *L)
+{
+    resolver *r = get_resolver(L);
+    slc_layout layout = { .mesh = slc_plan_mesh(r->plan, true, luaL_checkstring(L, 1)) };
+    if (layout.mesh == NULL)
+        return luaL_error(L, "no such mesh");
+    slc_lua_read_placements(L, 2, &layout);
+    slc_target *target = next_template(L, r);
+    read_ranges(L, 3, target->source);
+    target->view.ndim = read_ranges(L, 4, target->view.range);
+    for (int i = 0; i < SLC_MAX_DIMS; i++) {
+        lua_rawgeti(L, 5, i + 1);
+        target->view.order[i] = (int8_t)lua_tointeger(L, -1);
+        lua_pop(L, 1);
+    }
+    target->pad = lua_toboolean(L, 6) ? SLC_PAD_ZERO : SLC_PAD_NONE;
+    target->layout = slc_plan_layout(r->plan, &layout);
+    if (target->layout == NULL)
+        slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a layout");
+    lua_pushinteger(L, r->ntemplates);
+    return 1;
+}
+
+/* set(number from 1, mode, reason, where, alias or nil, live name, template, live name, template, ...) */
+static int set_destination(lua_State *L)
+{
+    static const slc_mode MODES[] = { SLC_MODE_UNRESOLVED, SLC_MODE_DIRECT, SLC_MODE_FULL, SLC_MODE_ALIAS, SLC_MODE_SKIP };
+    resolver *r = get_resolver(L);
+    int mode = luaL_checkint(L, 2), ntargets = (lua_gettop(L) - 4) / 2;
+    if (mode < 1 || mode > 4 || ntargets > MOST_TARGETS)
+        return luaL_error(L, "not a destination");
+    slc_target target[MOST_TARGETS];
+    for (int i = 0; i < ntargets; i++) {
+        int number = luaL_checkint(L, 7 + 2 * i);
+        if (number < 1 || number > r->ntemplates)
+            return luaL_error(L, "no such template");
+        target[i] = r->template[number - 1];
+        target[i].live = luaL_checkstring(L, 6 + 2 * i);
+    }
+    slc_param destination = { .mode = MODES[mode], .reason = luaL_checkstring(L, 3), .where = luaL_checkstring(L, 4),
+                              .alias_of = luaL_optstring(L, 5, NULL), .ntargets = (size_t)ntargets, .target = target };
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (slc_plan_set(r->plan, (size_t)luaL_checknumber(L, 1) - 1, &destination, &error) != SLUICE_OK)
+        slc_lua_raise(L, &error);
+    return 0;
+}
+
+/* finish(list of unsourced live names, strict coverage, whole modules) */
+static int finish(lua_State *L)
+{
+    resolver *r = get_resolver(L);
+    size_t count = lua_objlen(L, 1);
+    slc_texts *texts = &r->resolution->unsourced;
+    texts->item = slc_arena_take(r->arena, count, sizeof *texts->item);
+    if (texts->item == NULL)
+        slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a list of names");
+    for (; texts->count < count; texts->count++) {
+        lua_rawgeti(L, 1, (int)texts->count + 1);
+        size_t length;
+        const char *text = luaL_checklstring(L, -1, &length);
+        texts->item[texts->count] = slc_arena_text(r->arena, text, length);
+        lua_pop(L, 1);
+        if (texts->item[texts->count] == NULL)
+            slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a name");
+    }
+    r->resolution->strict_coverage = lua_toboolean(L, 2);
+    r->resolution->whole_modules = lua_toboolean(L, 3);
+    return 0;
+}
+
+static int push_resolver(lua_State *L, void *context)
+{
+    static const luaL_Reg FUNCTIONS[] = {
+        { "count", count_params },   { "param", read_param },       { "live_count", count_live }, { "live", read_live },
+        { "host", read_host },       { "attributes", read_attributes }, { "meshes", read_meshes },
+        { "template", add_template }, { "set", set_destination },   { "finish", finish },         { NULL, NULL },
+    };
+    const resolver *r = context;
+    lua_newtable(L);
+    for (const luaL_Reg *f = FUNCTIONS; f->name != NULL; f++) {
+        lua_pushlightuserdata(L, context);
+        lua_pushcclosure(L, f->func, 1);
+        lua_setfield(L, -2, f->name);
+    }
+    lua_pushstring(L, r->rules);
+    return 2;
+}
+
+/* ---- the doors ---- */
+
+typedef struct text {
+    const char *data;
+    size_t length;
+} text;
+
+static int push_text(lua_State *L, void *context)
+{
+    const text *t = context;
+    lua_pushlstring(L, t->data, t->length);
+    return 1;
+}
+
+sluice_status slc_script_describe_host(slc_script *script, const char *json, size_t length, sluice_error *error)
+{
+    enum { LONGEST = 1 << 20 };
+    if (length > LONGEST)
+        return slc_fail(error, SLUICE_INVALID, "destination", "the host's description (%zu bytes) must be at most %d bytes", length, LONGEST);
+    text given = { json, length };
+    sluice_status status = slc_script_call(script, "destination", "sluice.resolve", "check_host", push_text, NULL, &given, error);
+    if (status != SLUICE_OK)
+        return status;
+    char *copy = slc_allocate(length + 1);
+    if (copy == NULL)
+        return slc_fail_memory(error, "destination", "the host's description", length);
+    memcpy(copy, json, length);
+    copy[length] = '\0';
+    slc_release(script->host);
+    script->host = copy;
+    script->host_length = length;
+    return SLUICE_OK;
+}
+
+sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set *live, const char *rules, slc_arena *arena,
+                          slc_resolution *resolution, sluice_error *error)
+{
+    *resolution = (slc_resolution){ 0 };
+    resolver r = { .script = script, .plan = plan, .live = live, .rules = rules, .arena = arena, .resolution = resolution };
+    sluice_status status = slc_script_call(script, "destination", "sluice.resolve", "resolve", push_resolver, NULL, &r, error);
+    slc_release(r.template);
+    return status == SLUICE_OK ? slc_plan_complete(plan, error) : status;
+}
