@@ -4,14 +4,9 @@
 local deployment = require "sluice.deployment"
 local materialise = require "spec.models.materialise"
 local models = require "sluice.models"
+local tiny = require "spec.models.tiny"
 
-local get = materialise.get
-
-local function describe_model(model, worker, trainer)
-   return assert(models.describe(assert(deployment.check({
-      model = model, trainer = trainer or { mesh = { { "dp", 1 } } }, worker = worker,
-   }))))
-end
+local config, describe_model, live_of, get = tiny.config, tiny.describe, tiny.live, materialise.get
 
 local function live_names(description, rank)
    local names = {}
@@ -19,30 +14,6 @@ local function live_names(description, rank)
       names[i] = live.name
    end
    return names
-end
-
-local function live_of(description, rank, name)
-   for _, live in ipairs(description.live(rank)) do
-      if live.name == name then
-         return live
-      end
-   end
-end
-
-local tiny = {
-   num_hidden_layers = 2, hidden_size = 6, intermediate_size = 16, num_attention_heads = 8, num_key_value_heads = 2, head_dim = 2,
-   vocab_size = 70,
-}
-
-local function config(changes)
-   local copy = {}
-   for key, value in pairs(tiny) do
-      copy[key] = value
-   end
-   for key, value in pairs(changes or {}) do
-      copy[key] = value
-   end
-   return copy
 end
 
 -- The attention of one worker: local q head j is served by the local KV head that its place in the group says.
@@ -404,87 +375,6 @@ describe("models.describe()", function()
       end)
    end)
 
-   describe("with a checkpoint's list of tensors", function()
-      local function deployment_of(model)
-         return assert(deployment.check({ model = model, trainer = { mesh = { { "dp", 1 } } }, worker = { mesh = { { "tp", 2 } } } }))
-      end
-
-      local function list_of(model, dtype)
-         local list = {}
-         for _, param in ipairs(assert(models.describe(deployment_of(model))).params) do
-            list[#list + 1] = { name = param.name, shape = { unpack(param.shape) }, dtype = param.dtype == "int64" and "int64" or dtype }
-         end
-         return list
-      end
-
-      local function without(list, name)
-         local left = {}
-         for _, tensor in ipairs(list) do
-            left[#left + 1] = tensor.name ~= name and tensor or nil
-         end
-         return left
-      end
-
-      it("takes the dtype of the weights from it", function()
-         local description = assert(models.describe(deployment_of({ family = "bert" }), list_of({ family = "bert" }, "float16")))
-         assert.equal("float16", description.params[1].dtype)
-         assert.equal("float16", live_of(description, 0, "pooler.dense.weight").dtype)
-         assert.equal("int64", live_of(description, 0, "embeddings.position_ids").dtype)
-      end)
-
-      it("has position ids only where the checkpoint has", function()
-         local list = without(list_of({ family = "bert" }, "float32"), "embeddings.position_ids")
-         local description = assert(models.describe(deployment_of({ family = "bert" }), list))
-         assert.equal(103, #description.params)
-         assert.is_nil(live_of(description, 0, "embeddings.position_ids"))
-      end)
-
-      it("announces a tied head only where the checkpoint has one", function()
-         local model = { family = "llama", config = config({ tie_word_embeddings = true, announce_tied = true }) }
-         local list = list_of(model, "float32")
-         assert.equal(#list, #assert(models.describe(deployment_of(model), list)).params)
-         assert.equal(#list - 1, #assert(models.describe(deployment_of(model), without(list, "lm_head.weight"))).params)
-      end)
-
-      it("passes over the layers that a scaled-down model leaves out", function()
-         local list = list_of({ family = "bert" }, "float32")
-         local description = assert(models.describe(deployment_of({ family = "bert", layers = 2 }), list))
-         assert.equal(40, #description.params)
-      end)
-
-      local function refuses(text, change)
-         local list = list_of({ family = "bert" }, "float32")
-         list = change(list) or list
-         local description, message = models.describe(deployment_of({ family = "bert" }), list)
-         assert.is_nil(description)
-         assert.equal(text, message)
-      end
-
-      it("names a tensor that is missing", function()
-         refuses('checkpoint: tensor "encoder.layer.3.output.dense.bias" is missing: all-MiniLM-L6-v2 wants float32 [384]',
-            function(list) return without(list, "encoder.layer.3.output.dense.bias") end)
-      end)
-
-      it("names a tensor of another shape", function()
-         refuses('checkpoint: tensor "pooler.dense.weight" has the shape [384, 383]: all-MiniLM-L6-v2 wants [384, 384]',
-            function(list) list[#list - 1].shape[2] = 383 end)
-      end)
-
-      it("names a tensor of another dtype", function()
-         refuses('checkpoint: tensor "pooler.dense.weight" has the dtype bfloat16: all-MiniLM-L6-v2 wants float32',
-            function(list) list[#list - 1].dtype = "bfloat16" end)
-      end)
-
-      it("names a tensor that the model does not have", function()
-         refuses('checkpoint: tensor "encoder.layer.6.output.dense.bias" [384] is no part of all-MiniLM-L6-v2',
-            function(list) list[#list + 1] = { name = "encoder.layer.6.output.dense.bias", shape = { 384 }, dtype = "float32" } end)
-      end)
-
-      it("names a tensor that is listed twice", function()
-         refuses('checkpoint: tensor "pooler.dense.bias" is listed twice', function(list) list[#list + 1] = list[#list] end)
-      end)
-   end)
-
    describe("for workers that the model does not fit", function()
       local cases = {
          { { { "tp", 3 } }, nil, {}, "model.config.num_attention_heads (8) must divide by the workers' tp (3)" },
@@ -521,134 +411,5 @@ describe("models.describe()", function()
          local description = describe_model({ family = "llama", config = config() }, { mesh = { { "tp", 2 } } })
          assert.has_error(function() description.live(2) end, "live: worker (2) must be an integer from 0 to 1")
       end)
-   end)
-end)
-
-describe("a trainer's layout", function()
-   local function placements(model, trainer)
-      local description = describe_model(model, { mesh = { { "tp", 1 } } }, trainer)
-      local by_name = {}
-      for _, param in ipairs(description.params) do
-         by_name[param.name] = { param.src_mesh, param.src_placements }
-      end
-      return by_name, description
-   end
-
-   local function shard(axis, dim, split)
-      return { axis = axis, shard = dim, split = split }
-   end
-
-   local function pin(axis, coordinate)
-      return { axis = axis, pin = coordinate }
-   end
-
-   it("cuts columns and rows by tp, and dim 0 of each piece by fsdp", function()
-      local by_name = placements({ family = "qwen3", config = config() }, { mesh = { { "dp", 2 }, { "fsdp", 3 }, { "cp", 2 }, { "tp", 2 } } })
-      local layer = "model.layers.1."
-      local column, row, whole = { shard("tp", 0), shard("fsdp", 0) }, { shard("tp", 1), shard("fsdp", 0) }, { shard("fsdp", 0) }
-      for _, case in ipairs({
-         { "model.embed_tokens.weight", column }, { "lm_head.weight", column }, { "model.norm.weight", whole },
-         { layer .. "self_attn.q_proj.weight", column }, { layer .. "self_attn.k_proj.weight", column },
-         { layer .. "self_attn.o_proj.weight", row }, { layer .. "self_attn.q_norm.weight", whole },
-         { layer .. "mlp.gate_proj.weight", column }, { layer .. "mlp.up_proj.weight", column },
-         { layer .. "mlp.down_proj.weight", row }, { layer .. "input_layernorm.weight", whole },
-      }) do
-         assert.same({ "dense", case[2] }, by_name[case[1]])
-      end
-   end)
-
-   it("leaves out axes of size 1", function()
-      local by_name = placements({ family = "llama", config = config() }, { mesh = { { "pp", 1 }, { "fsdp", 1 }, { "tp", 1 } } })
-      assert.same({ "dense", {} }, by_name["model.layers.0.self_attn.q_proj.weight"])
-   end)
-
-   it("pins layers to pipeline stages in blocks of ceil(layers / pp), the ends to the first and the last", function()
-      local by_name = placements({ size = "Qwen3-32B", layers = 10 }, { mesh = { { "pp", 4 } } })
-      local stages = {}
-      for layer = 0, 9 do
-         stages[layer + 1] = by_name[("model.layers.%d.mlp.up_proj.weight"):format(layer)][2][1].pin
-      end
-      assert.same({ 0, 0, 0, 1, 1, 1, 2, 2, 2, 3 }, stages)
-      assert.same({ pin("pp", 0) }, by_name["model.embed_tokens.weight"][2])
-      assert.same({ pin("pp", 3) }, by_name["model.norm.weight"][2])
-      assert.same({ pin("pp", 3) }, by_name["lm_head.weight"][2])
-   end)
-
-   local experts = config({ num_experts = 10, moe_intermediate_size = 8 })
-
-   it("pins each expert to its ep coordinate on the expert mesh, the first ones hold one more", function()
-      local by_name, description = placements({ family = "qwen3_moe", config = experts },
-         { mesh = { { "pp", 2 }, { "dp", 2 }, { "tp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 4 } } })
-      local owners = {}
-      for e = 0, 9 do
-         local found = by_name[("model.layers.1.mlp.experts.%d.up_proj.weight"):format(e)]
-         assert.equal("expert", found[1])
-         assert.same({ pin("pp", 1), found[2][2] }, found[2])
-         owners[e + 1] = found[2][2].pin
-      end
-      assert.same({ 0, 0, 0, 1, 1, 1, 2, 2, 3, 3 }, owners)
-      assert.same({ "dense", { shard("tp", 0), pin("pp", 1) } }, by_name["model.layers.1.self_attn.q_proj.weight"])
-      assert.same({ "dense", { pin("pp", 1) } }, by_name["model.layers.1.mlp.gate.weight"])
-      assert.same({ { name = "dense", axes = { { "pp", 2 }, { "dp", 2 }, { "tp", 2 } } },
-         { name = "expert", axes = { { "pp", 2 }, { "ep", 4 } } } }, description.src_meshes)
-   end)
-
-   it("cuts packed experts over ep in balanced pieces, and over tp and fsdp inside them", function()
-      local by_name = placements({ family = "qwen3_moe", config = experts, experts = "packed" },
-         { mesh = { { "fsdp", 16 } }, expert_mesh = { { "ep", 4 }, { "fsdp", 2 }, { "tp", 2 } } })
-      assert.same({ "expert", { shard("ep", 0, "balanced"), shard("tp", 1), shard("fsdp", 0) } },
-         by_name["model.layers.0.mlp.experts.gate_up_proj"])
-      assert.same({ "expert", { shard("ep", 0, "balanced"), shard("tp", 2), shard("fsdp", 0) } },
-         by_name["model.layers.0.mlp.experts.down_proj"])
-   end)
-
-   it("lays experts out as all else where there is no expert mesh", function()
-      local by_name = placements({ family = "qwen3_moe", config = experts }, { mesh = { { "ep", 2 }, { "fsdp", 2 }, { "tp", 2 } } })
-      assert.same({ "dense", { shard("tp", 1), shard("fsdp", 0), pin("ep", 1) } },
-         by_name["model.layers.0.mlp.experts.5.down_proj.weight"])
-      assert.same({ "dense", { shard("tp", 1), shard("fsdp", 0) } }, by_name["model.layers.0.self_attn.o_proj.weight"])
-   end)
-
-   it("refuses two meshes with different numbers of pipeline stages", function()
-      local _, text = models.describe(assert(deployment.check({
-         model = { family = "qwen3_moe", config = experts }, worker = { mesh = { { "tp", 1 } } },
-         trainer = { mesh = { { "pp", 4 }, { "tp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 4 } } },
-      })))
-      assert.equal("deployment: trainer.expert_mesh has 2 pp stages and trainer.mesh 4: both pin the same layers", text)
-   end)
-end)
-
-describe("published sizes", function()
-   -- Tensors in the published checkpoints, and their elements, as the models' cards and indexes state them.
-   local cases = {
-      { "Llama-3-8B", 291, 8030261248 }, { "Llama-3-70B", 723, 70553706496 }, { "Qwen3-8B", 399, 8190735360 },
-      { "Qwen3-32B", 707, 32762123264 }, { "Qwen3-30B-A3B", 18867, 30532122624 }, { "Qwen3-235B-A22B", 36945, 235093634560 },
-   }
-   for _, case in ipairs(cases) do
-      it(("gives %s its %d parameters"):format(case[1], case[2]), function()
-         local description = describe_model({ size = case[1] }, { mesh = { { "tp", 8 } } })
-         local elements = 0
-         for _, param in ipairs(description.params) do
-            local product = 1
-            for _, extent in ipairs(param.shape) do
-               product = product * extent
-            end
-            elements = elements + product
-         end
-         assert.equal(case[2], #description.params)
-         assert.equal(case[3], elements)
-      end)
-   end
-
-   it("lets a packed checkpoint list two tensors a layer for all experts", function()
-      assert.equal(1037, #describe_model({ size = "Qwen3-235B-A22B", experts = "packed" }, { mesh = { { "tp", 8 } } }).params)
-   end)
-
-   it("refuses a model of more parameters than anyone has", function()
-      local _, text = models.describe(assert(deployment.check({
-         model = { size = "Qwen3-30B-A3B", config = { num_experts = 65536 } }, trainer = { mesh = { { "dp", 1 } } },
-         worker = { mesh = { { "tp", 1 } } },
-      })))
-      assert.equal("deployment: model has more than 1000000 parameters", text)
    end)
 end)

@@ -13,7 +13,7 @@
 const char *slc_checkpoint_shown(const char *text, char out[SLC_SHOWN])
 {
     size_t length = 0;
-    for (; text[length] != '\0' && length < SLC_SHOWN - 4; length++)
+    for (; length < SLC_SHOWN - 4 && text[length] != '\0'; length++)
         out[length] = (unsigned char)text[length] < 0x20 || text[length] == 0x7f ? '?' : text[length];
     out[length] = '\0';
     if (text[length] != '\0')
@@ -38,8 +38,7 @@ static sluice_status wrong(const place *at, sluice_error *error, const char *for
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return slc_refuse(error, "%s: tensor \"%s\": %s", at->file, slc_checkpoint_shown(at->name, shown),
-                    text);
+    return slc_refuse(error, "%s: tensor \"%s\": %s", at->file, slc_checkpoint_shown(at->name, shown), text);
 }
 
 static sluice_status read_dtype(const place *at, const json_t *record, slc_checkpoint_tensor *tensor, sluice_error *error)
@@ -77,7 +76,7 @@ static sluice_status read_shape(const place *at, const json_t *record, slc_check
 }
 
 static sluice_status read_offsets(const place *at, const json_t *record, const char *data, slc_checkpoint_tensor *tensor,
-                                 sluice_error *error)
+                                  sluice_error *error)
 {
     const json_t *offsets = json_object_get(record, "data_offsets");
     const json_t *first = json_array_get(offsets, 0), *second = json_array_get(offsets, 1);
@@ -209,8 +208,8 @@ static sluice_status check_cover(const char *file, const char *data, int64_t dat
         end = begin + (int64_t)tensors[i].bytes;
     }
     if (end != data_bytes)
-        return slc_refuse(error, "%s: %lld bytes of data follow the last tensor; there must be none",
-                        file, (long long)(data_bytes - end));
+        return slc_refuse(error, "%s: %lld bytes of data follow the last tensor; there must be none", file,
+                          (long long)(data_bytes - end));
     return SLUICE_OK;
 }
 
@@ -218,17 +217,16 @@ static sluice_status check_cover(const char *file, const char *data, int64_t dat
 static sluice_status read_length(const char *file, const unsigned char *map, size_t size, size_t *length, sluice_error *error)
 {
     if (size < 8)
-        return slc_refuse(error, "%s: %zu bytes are no safetensors file: the header's length alone has 8",
-                        file, size);
+        return slc_refuse(error, "%s: %zu bytes are no safetensors file: the header's length alone has 8", file, size);
     uint64_t claimed = 0;
     for (int i = 7; i >= 0; i--)
         claimed = claimed << 8 | map[i];
     if (claimed > SLC_LARGEST_HEADER)
-        return slc_refuse(error, "%s: the header claims %llu bytes; at most %d are allowed", file,
-                        (unsigned long long)claimed, SLC_LARGEST_HEADER);
+        return slc_refuse(error, "%s: the header claims %llu bytes; at most %d are allowed", file, (unsigned long long)claimed,
+                          SLC_LARGEST_HEADER);
     if (claimed > size - 8)
         return slc_refuse(error, "%s: the file is truncated: the header claims %llu bytes and %zu follow its length", file,
-                        (unsigned long long)claimed, size - 8);
+                          (unsigned long long)claimed, size - 8);
     *length = (size_t)claimed;
     return SLUICE_OK;
 }
@@ -247,7 +245,6 @@ sluice_status slc_checkpoint_header(const char *file, const void *map, size_t si
     int64_t data_bytes = (int64_t)(size - 8 - length);
     status = read_all(&walk, data, data_bytes, arena, list, error);
     if (status == SLUICE_OK)
-        status = check_cover(file, data, data_bytes, (void *)list->data, list->length / sizeof(slc_checkpoint_tensor),
-                             error);
+        status = check_cover(file, data, data_bytes, (void *)list->data, list->length / sizeof(slc_checkpoint_tensor), error);
     return status;
 }

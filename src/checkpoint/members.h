@@ -9,7 +9,7 @@
 
 #include "sluice.h"
 
-#define SLC_LONGEST_KEY 4096      /* bytes between the quotes */
+#define SLC_LONGEST_KEY 4096 /* bytes between the quotes */
 #define SLC_LONGEST_VALUE 1048576 /* bytes of a value that is read whole */
 
 typedef struct slc_members {

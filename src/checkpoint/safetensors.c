@@ -59,8 +59,8 @@ static sluice_status map_file(mapped_file *file, sluice_error *error)
     } else {
         void *map = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
         if (map == MAP_FAILED) {
-            status = slc_fail_errno(error, errno, STAGE, "%s (%lld bytes) cannot be mapped", file->path,
-                                    (long long)facts.st_size);
+            status =
+                slc_fail_errno(error, errno, STAGE, "%s (%lld bytes) cannot be mapped", file->path, (long long)facts.st_size);
         } else {
             file->map = map;
             file->size = (size_t)facts.st_size;
@@ -227,8 +227,7 @@ static sluice_status open_index(slc_checkpoint *checkpoint, const char *path, sl
     slc_buffer list = { 0 };
     sluice_status status = map_file(&index, error);
     if (status == SLUICE_OK && index.size > SLC_LARGEST_HEADER)
-        status = slc_refuse(error, "%s (%zu bytes) must be at most %d bytes", path, index.size,
-                          SLC_LARGEST_HEADER);
+        status = slc_refuse(error, "%s (%zu bytes) must be at most %d bytes", path, index.size, SLC_LARGEST_HEADER);
     if (status == SLUICE_OK)
         status = slc_checkpoint_index(path, index.map, index.size, &checkpoint->arena, &list, error);
     unmap_file(&index);
@@ -255,16 +254,15 @@ static sluice_status find_index(slc_arena *arena, const char *directory, const c
         if (*name != NULL) {
             bool ordered = strcmp(*name, entry->d_name) < 0;
             status = slc_refuse(error, "%s holds two indexes, %s and %s: name one of them", directory,
-                              slc_checkpoint_shown(ordered ? *name : entry->d_name, first),
-                              slc_checkpoint_shown(ordered ? entry->d_name : *name, second));
+                                slc_checkpoint_shown(ordered ? *name : entry->d_name, first),
+                                slc_checkpoint_shown(ordered ? entry->d_name : *name, second));
         } else if ((*name = slc_arena_text(arena, entry->d_name, strlen(entry->d_name))) == NULL) {
             status = slc_fail_memory(error, STAGE, "a path", strlen(entry->d_name) + 1);
         }
     }
     closedir(listing);
     if (status == SLUICE_OK && *name == NULL)
-        status = slc_refuse(error, "%s holds neither model.safetensors nor a *.safetensors.index.json",
-                          directory);
+        status = slc_refuse(error, "%s holds neither model.safetensors nor a *.safetensors.index.json", directory);
     return status;
 }
 
