@@ -3,6 +3,7 @@
 local ffi = require "ffi"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
+local unistd = require "posix.unistd"
 local world = require "spec.support.world"
 
 local C = inside.declare("sluice.h")
@@ -92,11 +93,18 @@ local function expect_a(self, rank, update)
    return "good"
 end
 
+-- The listening socket is rank 0's alone: whoever else holds it keeps the port from a second init.
 local function run(body, options)
    local fd, port = world.listen()
    options = options or {}
-   local results = world.run(4, function(rank)
+   options.meanwhile = function()
+      unistd.close(fd)
+   end
+   return world.run(4, function(rank)
       local store = {}
+      if rank > 0 then
+         unistd.close(fd)
+      end
       local given = {fd = fd, store = store}
       for key, v in pairs(options) do
          given[key] = v
@@ -104,8 +112,6 @@ local function run(body, options)
       local self = rank < 2 and trainer(rank, given) or worker(rank, given)
       return body(self, rank, port, store)
    end, options)
-   require("posix.unistd").close(fd)
-   return results
 end
 
 local function each(results, check)
@@ -188,6 +194,7 @@ describe("engine", function()
          return {a = rank >= 2 and expect_a(self, rank, 1), version = self:version()}
       end)
       each(results, function(result, rank)
+         assert.is_nil(result.raised)
          assert.equal("again", result.version)
          assert.equal(rank >= 2 and "good" or false, result.a)
       end)
@@ -286,7 +293,7 @@ describe("init", function()
          end
          return host.refused(self.init, self, init_info(port))
       end)
-      require("posix.unistd").close(fd)
+      unistd.close(fd)
       each(results, function(result)
          assert.truthy(result.text:find("the plan has 1 full parameters and this worker has no load_weights", 1, true), result.text)
       end)
@@ -426,7 +433,7 @@ describe("update", function()
          self:start()
          self:update {"a.weight"}
          if rank == 1 then
-            require("posix.signal").kill(require("posix.unistd").getpid(), 9)
+            require("posix.signal").kill(unistd.getpid(), 9)
          end
          local began = world.now()
          local err = host.refused(self.update, self, {"b.bias"})
@@ -454,13 +461,9 @@ describe("load_weights", function()
          ffi.copy(err.text, text, #text + 1)
          return self.fails or 3
       end})
-      each(results, function(result, rank)
+      each(results, function(result)
          assert.equal("failed", result.state)
-         if rank >= 2 then
-            assert.equal("update: load_weights failed: no room for b.bias", result.err.text)
-         else
-            assert.truthy(result.err.text:find("load_weights failed: no room for b.bias", 1, true), result.err.text)
-         end
+         assert.truthy(result.err.text:find("load_weights failed: no room for b.bias", 1, true), result.err.text)
       end)
    end)
 
@@ -546,7 +549,7 @@ describe("load_weights", function()
          seen.first = nil
          return seen
       end)
-      require("posix.unistd").close(fd)
+      unistd.close(fd)
       assert.is_nil(results[1].raised)
       assert.is_true(results[1].ended)
       assert.equal(11, results[1].kept)

@@ -40,7 +40,7 @@ local function start(rank, body)
       unistd.close(reader)
       local good, result = xpcall(body, debug.traceback, rank)
       if not good then
-         result = {raised = tostring(result)}
+         result = {raised = type(result) == "table" and result.text or tostring(result)}
       end
       write_all(writer, cjson.encode(result or {}))
       unistd._exit(0)

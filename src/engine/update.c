@@ -203,8 +203,12 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
     if (agree_on_batch(engine, &mine, deadline, error) != SLUICE_OK)
         return refuse_batch(engine, begun, deadline, error);
     session->batch++;
-    if (move_batch(engine, deadline, error) != SLUICE_OK)
+    if (move_batch(engine, deadline, error) != SLUICE_OK) {
+        /* A peer that is gone may have ended because of what the group knows already: then that is the cause. */
+        if (error->status == SLUICE_PEER || error->status == SLUICE_TIMEOUT)
+            (void)slc_group_check(session->group, error);
         return slc_engine_fail(engine, error);
+    }
     if (slc_group_round(session->group, "update", NULL, NULL, 0, NULL, NULL, NULL, deadline, error) != SLUICE_OK)
         return slc_engine_fail(engine, error);
     for (size_t i = 0; i < session->nasked; i++)
