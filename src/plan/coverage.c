@@ -123,8 +123,8 @@ static sluice_status fail_clash(const checker *c, sluice_error *error)
     char first[1900], second[1900];
     side_text(c, &c->writes.item[c->clash.second], second, sizeof second);
     side_text(c, &c->writes.item[c->clash.first], first, sizeof first);
-    return slc_fail(error, SLUICE_INVALID, "destination", "%s, where on worker rank %d bytes are written already: %s", second, (int)c->rank,
-                    first);
+    return slc_fail(error, SLUICE_INVALID, "destination", "%s, where on worker rank %d bytes are written already: %s", second,
+                    (int)c->rank, first);
 }
 
 /* ---- modules: check 4 ---- */
@@ -187,9 +187,10 @@ static sluice_status check_modules(const slc_plan *plan, sluice_error *error)
             const slc_param *cause = slc_plan_at(plan, full.param[number]);
             slc_place_text(param, param->where, place);
             slc_place_text(cause, cause->where, other);
-            status = slc_fail(error, SLUICE_INVALID, "destination",
-                              "%s: is direct into live '%.200s', but of its module '%.200s' %s is full (%.300s); a module is finalised as one", place,
-                              param->target[t].live, module, other, cause->reason);
+            status = slc_fail(
+                error, SLUICE_INVALID, "destination",
+                "%s: is direct into live '%.200s', but of its module '%.200s' %s is full (%.300s); a module is finalised as one",
+                place, param->target[t].live, module, other, cause->reason);
         }
     }
     slc_names_clear(&full.names);
@@ -234,8 +235,8 @@ static sluice_status check_bytes(checker *c, sluice_error *error)
     return status;
 }
 
-sluice_status slc_coverage_check(const slc_plan *plan, const slc_live_set *live, int32_t rank, bool whole_modules, slc_arena *arena,
-                                 slc_coverage *coverage, sluice_error *error)
+sluice_status slc_coverage_check(const slc_plan *plan, const slc_live_set *live, int32_t rank, bool whole_modules,
+                                 slc_arena *arena, slc_coverage *coverage, sluice_error *error)
 {
     *coverage = (slc_coverage){ 0 };
     slc_coverage result = { 0 };

@@ -29,7 +29,8 @@ static const char *keep(slc_plan *plan, const char *text)
     return number == SLC_NO_NAME ? NULL : plan->texts.name[number];
 }
 
-static sluice_status check_strip(const slc_param *param, const slc_target *given, slc_target *target, const char *place, sluice_error *error)
+static sluice_status check_strip(const slc_param *param, const slc_target *given, slc_target *target, const char *place,
+                                 sluice_error *error)
 {
     for (int d = 0; d < param->ndim; d++) {
         if (slc_range_resolve(given->source[d], param->shape[d], &target->source[d]) && target->source[d].count > 0)
@@ -48,15 +49,16 @@ static sluice_status check_view(const slc_target *given, slc_target *target, int
     bool shown[SLC_MAX_DIMS] = { false };
     int left = 0;
     if (view->ndim < 0 || view->ndim > SLC_MAX_DIMS)
-        return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view of live '%s' has %d dims; 0 to %d are allowed", place, given->live,
-                        view->ndim, SLC_MAX_DIMS);
+        return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view of live '%s' has %d dims; 0 to %d are allowed", place,
+                        given->live, view->ndim, SLC_MAX_DIMS);
     target->view.ndim = view->ndim;
     for (int d = 0; d < view->ndim; d++) {
         slc_range range = view->range[d];
-        if (range.start < 0 || range.step < 1 || range.count < SLC_TO_END || (range.select && range.count != SLC_TO_END && range.count != 1))
+        if (range.start < 0 || range.step < 1 || range.count < SLC_TO_END ||
+            (range.select && range.count != SLC_TO_END && range.count != 1))
             return slc_fail(error, SLUICE_INVALID, "destination",
-                            "%s: the view of live '%s' has in dim %d start %lld, step %lld, count %lld, which is no range", place, given->live, d,
-                            (long long)range.start, (long long)range.step, (long long)range.count);
+                            "%s: the view of live '%s' has in dim %d start %lld, step %lld, count %lld, which is no range", place,
+                            given->live, d, (long long)range.start, (long long)range.step, (long long)range.count);
         if (range.select)
             range = (slc_range){ .start = range.start, .step = 1, .count = 1, .select = true };
         target->view.range[d] = range;
@@ -64,19 +66,19 @@ static sluice_status check_view(const slc_target *given, slc_target *target, int
             continue;
         int strip = left < ndim ? view->order[left] : -1;
         if (strip < 0 || strip >= ndim || shown[strip])
-            return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view of live '%s' must show each of the strip's %d dims once", place,
-                            given->live, ndim);
+            return slc_fail(error, SLUICE_INVALID, "destination",
+                            "%s: the view of live '%s' must show each of the strip's %d dims once", place, given->live, ndim);
         shown[strip] = true;
         target->view.order[left++] = (int8_t)strip;
     }
     if (left != ndim)
-        return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view of live '%s' shows %d dims of the strip's %d", place, given->live,
-                        left, ndim);
+        return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view of live '%s' shows %d dims of the strip's %d", place,
+                        given->live, left, ndim);
     return SLUICE_OK;
 }
 
-static sluice_status check_target(slc_plan *plan, const slc_param *param, const slc_target *given, slc_target *target, const char *place,
-                                  sluice_error *error)
+static sluice_status check_target(slc_plan *plan, const slc_param *param, const slc_target *given, slc_target *target,
+                                  const char *place, sluice_error *error)
 {
     *target = (slc_target){ .pad = given->pad };
     if (given->live == NULL || given->live[0] == '\0')
@@ -94,8 +96,8 @@ static sluice_status check_target(slc_plan *plan, const slc_param *param, const 
     if ((status = check_view(given, target, ndim, place, error)) != SLUICE_OK)
         return status;
     if (given->layout == NULL || slc_plan_mesh_index(plan, given->layout->mesh, true) == SIZE_MAX)
-        return slc_fail(error, SLUICE_INVALID, "destination", "%s: the layout on live '%s' needs a mesh of the plan's workers", place,
-                        given->live);
+        return slc_fail(error, SLUICE_INVALID, "destination", "%s: the layout on live '%s' needs a mesh of the plan's workers",
+                        place, given->live);
     if ((status = slc_layout_check_in("destination", given->layout, ndim, shape, place, error)) != SLUICE_OK)
         return status;
     target->layout = slc_plan_layout(plan, given->layout);
@@ -103,7 +105,8 @@ static sluice_status check_target(slc_plan *plan, const slc_param *param, const 
     return target->live == NULL ? slc_fail_memory(error, "destination", "a target", sizeof *target) : SLUICE_OK;
 }
 
-static sluice_status check_apart(const slc_param *param, const slc_target *target, size_t count, const char *place, sluice_error *error)
+static sluice_status check_apart(const slc_param *param, const slc_target *target, size_t count, const char *place,
+                                 sluice_error *error)
 {
     slc_rectangle few[8], *rectangle = count <= 8 ? few : slc_allocate_zeroed(count, sizeof *rectangle);
     if (rectangle == NULL)
@@ -120,12 +123,13 @@ static sluice_status check_apart(const slc_param *param, const slc_target *targe
     char a[SLC_RANGES_TEXT], b[SLC_RANGES_TEXT];
     slc_ranges_text(param->ndim, target[first].source, a);
     slc_ranges_text(param->ndim, target[second].source, b);
-    return slc_fail(error, SLUICE_INVALID, "destination", "%s: targets %zu and %zu both take from the strip %s and %s; strips must not overlap",
-                    place, first, second, a, b);
+    return slc_fail(error, SLUICE_INVALID, "destination",
+                    "%s: targets %zu and %zu both take from the strip %s and %s; strips must not overlap", place, first, second,
+                    a, b);
 }
 
-static sluice_status set_targets(slc_plan *plan, slc_param *param, const slc_param *destination, slc_param *result, const char *place,
-                                 sluice_error *error)
+static sluice_status set_targets(slc_plan *plan, slc_param *param, const slc_param *destination, slc_param *result,
+                                 const char *place, sluice_error *error)
 {
     size_t count = destination->ntargets;
     if (count == 0 || destination->target == NULL)
@@ -150,8 +154,8 @@ static bool moves(slc_mode mode)
     return mode == SLC_MODE_DIRECT || mode == SLC_MODE_FULL;
 }
 
-static sluice_status set_alias(const slc_plan *plan, size_t index, const slc_param *destination, slc_param *result, const char *place,
-                               sluice_error *error)
+static sluice_status set_alias(const slc_plan *plan, size_t index, const slc_param *destination, slc_param *result,
+                               const char *place, sluice_error *error)
 {
     if (destination->alias_of == NULL || destination->alias_of[0] == '\0')
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: an alias names no other parameter", place);
@@ -202,11 +206,13 @@ sluice_status slc_plan_set(slc_plan *plan, size_t index, const slc_param *destin
     case SLC_MODE_SKIP: break;
     case SLC_MODE_FULL:
         if (!param->allow_full)
-            status = slc_fail(error, SLUICE_INVALID, "destination", "%s: is full (%s), which its allow_full_fallback (false) forbids", place,
-                              destination->reason == NULL || destination->reason[0] == '\0' ? "no reason given" : destination->reason);
+            status = slc_fail(
+                error, SLUICE_INVALID, "destination", "%s: is full (%s), which its allow_full_fallback (false) forbids", place,
+                destination->reason == NULL || destination->reason[0] == '\0' ? "no reason given" : destination->reason);
         break;
     case SLC_MODE_UNRESOLVED:
-    default: status = slc_fail(error, SLUICE_INVALID, "destination", "%s: mode %d is no destination", place, (int)destination->mode);
+    default:
+        status = slc_fail(error, SLUICE_INVALID, "destination", "%s: mode %d is no destination", place, (int)destination->mode);
     }
     if (status != SLUICE_OK)
         return status;
@@ -232,8 +238,8 @@ sluice_status slc_plan_complete(const slc_plan *plan, sluice_error *error)
         slc_mode mode = plan->param[slc_plan_find(plan, param->alias_of)].mode;
         if (!moves(mode)) {
             slc_place_text(param, param->where, place);
-            return slc_fail(error, SLUICE_INVALID, "destination", "%s: is an alias of '%s', which does not move itself (%s)", place,
-                            param->alias_of, slc_mode_text(mode));
+            return slc_fail(error, SLUICE_INVALID, "destination", "%s: is an alias of '%s', which does not move itself (%s)",
+                            place, param->alias_of, slc_mode_text(mode));
         }
     }
     return SLUICE_OK;

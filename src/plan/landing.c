@@ -11,7 +11,8 @@ static sluice_status check_extents(const slc_param *param, const slc_target *tar
     int64_t wanted[SLC_MAX_DIMS];
     for (int d = 0; d < landing->ndim; d++) {
         wanted[d] = landing->box.high[d] - landing->box.low[d];
-        good = good && (target->pad == SLC_PAD_NONE ? landing->window.extent[d] == wanted[d] : landing->window.extent[d] >= wanted[d]);
+        good = good &&
+               (target->pad == SLC_PAD_NONE ? landing->window.extent[d] == wanted[d] : landing->window.extent[d] >= wanted[d]);
     }
     if (good)
         return SLUICE_OK;
@@ -21,13 +22,14 @@ static sluice_status check_extents(const slc_param *param, const slc_target *tar
     slc_shape_text(landing->ndim, wanted, held);
     slc_box_text(&landing->box, box);
     slc_ranges_text(target->view.ndim, target->view.range, ranges);
-    return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view %s of live '%s' shows %s, but worker rank %d gets %s (the box %s)%s",
-                    place, ranges, target->live, shown, (int)rank, held, box,
+    return slc_fail(error, SLUICE_INVALID, "destination",
+                    "%s: the view %s of live '%s' shows %s, but worker rank %d gets %s (the box %s)%s", place, ranges,
+                    target->live, shown, (int)rank, held, box,
                     target->pad == SLC_PAD_NONE ? "; without padding the two must be equal" : "; the view must have room for it");
 }
 
-sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank, slc_landing *landing,
-                              sluice_error *error)
+sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank,
+                              slc_landing *landing, sluice_error *error)
 {
     *landing = (slc_landing){ .holds = false };
     landing->ndim = slc_target_strip(param, target, landing->shape, NULL);
@@ -41,15 +43,16 @@ sluice_status slc_target_land(const slc_param *param, const slc_target *target, 
         char shape[SLC_RANGES_TEXT];
         slc_place_text(param, param->where, place);
         slc_box_text(&landing->box, shape);
-        return slc_fail(error, SLUICE_INVALID, "destination", "%s: worker rank %d has no live '%s' for its box %s", place, (int)rank,
-                        target->live, shape);
+        return slc_fail(error, SLUICE_INVALID, "destination", "%s: worker rank %d has no live '%s' for its box %s", place,
+                        (int)rank, target->live, shape);
     }
     if (tensor->dtype != param->dtype) {
         char shape[SLC_SHAPE_TEXT];
         slc_place_text(param, param->where, place);
         slc_shape_text(tensor->ndim, tensor->shape, shape);
-        return slc_fail(error, SLUICE_INVALID, "destination", "%s: is %s, but live '%s' %s is %s; a direct destination has the same dtype",
-                        place, param->dtype->name, tensor->name, shape, tensor->dtype->name);
+        return slc_fail(error, SLUICE_INVALID, "destination",
+                        "%s: is %s, but live '%s' %s is %s; a direct destination has the same dtype", place, param->dtype->name,
+                        tensor->name, shape, tensor->dtype->name);
     }
     /* The text of a place costs more than all the rest: it is made only when it is needed. */
     if (slc_view_window(&target->view, tensor, landing->ndim, "", &landing->window, NULL) != SLUICE_OK) {

@@ -51,30 +51,34 @@ static const char *axis_text(const slc_mesh *mesh, int axis, char text[16])
     return text;
 }
 
-static sluice_status check_shard(const char *stage, const slc_layout *layout, const slc_placement *placement, int ndim, int64_t *extent,
-                                 const char *where, sluice_error *error)
+static sluice_status check_shard(const char *stage, const slc_layout *layout, const slc_placement *placement, int ndim,
+                                 int64_t *extent, const char *where, sluice_error *error)
 {
     char number[16];
     const char *axis = axis_text(layout->mesh, placement->axis, number);
     int32_t size = layout->mesh->axis[placement->axis];
     if (placement->dim < 0 || placement->dim >= ndim)
-        return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' shards dim %d of a tensor of %d dims", where, axis, placement->dim, ndim);
+        return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' shards dim %d of a tensor of %d dims", where, axis,
+                        placement->dim, ndim);
     if (placement->parts < 1 || size % placement->parts != 0)
-        return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' is cut in %d parts, which must divide its size %d", where, axis,
-                        (int)placement->parts, (int)size);
+        return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' is cut in %d parts, which must divide its size %d", where,
+                        axis, (int)placement->parts, (int)size);
     int64_t length = extent[placement->dim], reach;
     switch (placement->split) {
     case SLC_SPLIT_CEIL:
     case SLC_SPLIT_BALANCED: break;
     case SLC_SPLIT_CHUNK:
         if (placement->chunk < 1)
-            return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' has a chunk of %lld, which must be at least 1", where, axis,
-                            (long long)placement->chunk);
+            return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' has a chunk of %lld, which must be at least 1", where,
+                            axis, (long long)placement->chunk);
         if (slc_multiply(placement->chunk, placement->parts, &reach) && reach < length)
-            return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' has %d chunks of %lld, which must reach the %lld elements of dim %d",
-                            where, axis, (int)placement->parts, (long long)placement->chunk, (long long)length, placement->dim);
+            return slc_fail(error, SLUICE_INVALID, stage,
+                            "%s: axis '%s' has %d chunks of %lld, which must reach the %lld elements of dim %d", where, axis,
+                            (int)placement->parts, (long long)placement->chunk, (long long)length, placement->dim);
         break;
-    default: return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' has an unknown split (%d)", where, axis, (int)placement->split);
+    default:
+        return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' has an unknown split (%d)", where, axis,
+                        (int)placement->split);
     }
     /* The first piece is the largest: what fits it fits all. */
     int64_t low = 0;
@@ -91,15 +95,16 @@ sluice_status slc_layout_check_in(const char *stage, const slc_layout *layout, i
     if (mesh == NULL)
         return slc_fail(error, SLUICE_INVALID, stage, "%s: a layout needs a mesh", where);
     if (layout->nplacements < 0 || layout->nplacements > mesh->naxes)
-        return slc_fail(error, SLUICE_INVALID, stage, "%s: %d placements for a mesh of %d axes", where, layout->nplacements, mesh->naxes);
+        return slc_fail(error, SLUICE_INVALID, stage, "%s: %d placements for a mesh of %d axes", where, layout->nplacements,
+                        mesh->naxes);
     for (int d = 0; d < ndim; d++)
         extent[d] = shape[d];
     for (int i = 0; i < layout->nplacements; i++) {
         const slc_placement *placement = &layout->placement[i];
         char number[16];
         if (placement->axis < 0 || placement->axis >= mesh->naxes)
-            return slc_fail(error, SLUICE_INVALID, stage, "%s: placement %d names axis %d of a mesh of %d axes", where, i, placement->axis,
-                            mesh->naxes);
+            return slc_fail(error, SLUICE_INVALID, stage, "%s: placement %d names axis %d of a mesh of %d axes", where, i,
+                            placement->axis, mesh->naxes);
         const char *axis = axis_text(mesh, placement->axis, number);
         if (named[placement->axis])
             return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' is placed twice", where, axis);
@@ -109,7 +114,8 @@ sluice_status slc_layout_check_in(const char *stage, const slc_layout *layout, i
             if (status != SLUICE_OK)
                 return status;
         } else if (placement->kind != SLC_PIN) {
-            return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' has an unknown placement (%d)", where, axis, (int)placement->kind);
+            return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' has an unknown placement (%d)", where, axis,
+                            (int)placement->kind);
         } else if (placement->coordinate < 0 || placement->coordinate >= mesh->axis[placement->axis]) {
             return slc_fail(error, SLUICE_INVALID, stage, "%s: axis '%s' is pinned to %d, which must lie in [0, %d)", where, axis,
                             (int)placement->coordinate, (int)mesh->axis[placement->axis]);
@@ -131,7 +137,8 @@ bool slc_layout_equal(const slc_layout *a, const slc_layout *b)
         const slc_placement *x = &a->placement[i], *y = &b->placement[i];
         if (x->kind != y->kind || x->axis != y->axis)
             return false;
-        if (x->kind == SLC_PIN ? x->coordinate != y->coordinate : x->dim != y->dim || x->parts != y->parts || x->split != y->split)
+        if (x->kind == SLC_PIN ? x->coordinate != y->coordinate
+                               : x->dim != y->dim || x->parts != y->parts || x->split != y->split)
             return false;
         if (x->kind == SLC_SHARD && x->split == SLC_SPLIT_CHUNK && x->chunk != y->chunk)
             return false;
@@ -227,7 +234,8 @@ bool slc_layout_box(const slc_layout *layout, int ndim, const int64_t *shape, in
         const slc_placement *placement = &layout->placement[i];
         int32_t at = coordinate[placement->axis];
         if (placement->kind == SLC_SHARD)
-            cut(placement, at / (mesh->axis[placement->axis] / placement->parts), &box->low[placement->dim], &box->high[placement->dim]);
+            cut(placement, at / (mesh->axis[placement->axis] / placement->parts), &box->low[placement->dim],
+                &box->high[placement->dim]);
         else if (at != placement->coordinate)
             return false;
     }
@@ -255,7 +263,8 @@ void slc_layout_pieces(const slc_layout *layout, int ndim, int32_t shard, int64_
 }
 
 /* The shard coordinate of each axis, from the innermost placement outwards. */
-static void piece_coordinates(const slc_layout *layout, int ndim, const int64_t piece[SLC_MAX_DIMS], int32_t coordinate[SLC_MAX_AXES])
+static void piece_coordinates(const slc_layout *layout, int ndim, const int64_t piece[SLC_MAX_DIMS],
+                              int32_t coordinate[SLC_MAX_AXES])
 {
     int64_t rest[SLC_MAX_DIMS];
     for (int d = 0; d < ndim; d++)

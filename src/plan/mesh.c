@@ -8,7 +8,8 @@
 static sluice_status check_axis(const slc_mesh *mesh, int index, const char *where, sluice_error *error)
 {
     if (mesh->axis[index] < 1)
-        return slc_fail(error, SLUICE_INVALID, "init", "%s.axes[%d] (%d) must be at least 1", where, index, (int)mesh->axis[index]);
+        return slc_fail(error, SLUICE_INVALID, "init", "%s.axes[%d] (%d) must be at least 1", where, index,
+                        (int)mesh->axis[index]);
     const char *name = mesh->axis_name[index] == NULL ? "" : mesh->axis_name[index];
     for (int i = 0; i < index && name[0] != '\0'; i++)
         if (mesh->axis_name[i] != NULL && strcmp(mesh->axis_name[i], name) == 0)
@@ -30,7 +31,8 @@ sluice_status slc_mesh_check(slc_mesh *mesh, const char *where, sluice_error *er
             return status;
         size *= mesh->axis[i];
         if (size + mesh->first > INT32_MAX)
-            return slc_fail(error, SLUICE_INVALID, "init", "%s has more ranks than the %d that a world can have", where, INT32_MAX);
+            return slc_fail(error, SLUICE_INVALID, "init", "%s has more ranks than the %d that a world can have", where,
+                            INT32_MAX);
     }
     mesh->size = (int32_t)size;
     return SLUICE_OK;

@@ -128,13 +128,14 @@ sluice_status slc_plan_add_mesh(slc_plan *plan, const slc_mesh *mesh, const slc_
     char where[160];
     size_t used = 0;
     bool workers = mesh->first == plan->trainers && mesh->first != 0;
-    slc_text_append(where, sizeof where, &used, "%s mesh '%.100s'", workers ? "destination" : "source", mesh->name == NULL ? "" : mesh->name);
+    slc_text_append(where, sizeof where, &used, "%s mesh '%.100s'", workers ? "destination" : "source",
+                    mesh->name == NULL ? "" : mesh->name);
     sluice_status status = slc_mesh_check(&checked, where, error);
     if (status != SLUICE_OK)
         return status;
     if (!workers && mesh->first != 0)
-        return slc_fail(error, SLUICE_INVALID, "init", "%s begins at rank %d; it must begin at 0 (trainers) or %d (workers)", where,
-                        (int)mesh->first, (int)plan->trainers);
+        return slc_fail(error, SLUICE_INVALID, "init", "%s begins at rank %d; it must begin at 0 (trainers) or %d (workers)",
+                        where, (int)mesh->first, (int)plan->trainers);
     int32_t wanted = workers ? plan->workers : plan->trainers;
     if (checked.size != wanted)
         return slc_fail(error, SLUICE_INVALID, "init", "%s has %d ranks; there are %d %s", where, (int)checked.size, (int)wanted,
@@ -160,7 +161,8 @@ static size_t layout_hash(const slc_layout *layout)
         const slc_placement *p = &layout->placement[i];
         hash = mix(hash, (uint64_t)p->kind << 32 | (uint32_t)p->axis);
         hash = mix(hash, p->kind == SLC_PIN ? (uint64_t)p->coordinate : (uint64_t)p->dim << 32 | (uint32_t)p->parts);
-        hash = mix(hash, p->kind == SLC_PIN || p->split != SLC_SPLIT_CHUNK ? (uint64_t)p->split * (p->kind == SLC_SHARD) : (uint64_t)p->chunk);
+        hash = mix(hash, p->kind == SLC_PIN || p->split != SLC_SPLIT_CHUNK ? (uint64_t)p->split * (p->kind == SLC_SHARD)
+                                                                           : (uint64_t)p->chunk);
     }
     return (size_t)(hash ^ hash >> 32);
 }
@@ -198,7 +200,8 @@ static bool grow_layouts(slc_layout_table *table)
 const slc_layout *slc_plan_layout(slc_plan *plan, const slc_layout *layout)
 {
     slc_layout_table *table = &plan->layouts;
-    if (layout->nplacements < 0 || layout->nplacements > SLC_MAX_AXES || (table->count == table->capacity && !grow_layouts(table)))
+    if (layout->nplacements < 0 || layout->nplacements > SLC_MAX_AXES ||
+        (table->count == table->capacity && !grow_layouts(table)))
         return NULL;
     size_t at = seek(table, layout);
     if (table->slot[at] != 0)
@@ -222,17 +225,17 @@ static sluice_status check_param(const slc_plan *plan, const slc_param *param, i
     if (param->name == NULL || param->name[0] == '\0')
         return slc_fail(error, SLUICE_INVALID, "init", "params[%zu].name ('') must not be empty", plan->count);
     if (strlen(param->name) > SLC_MAX_NAME)
-        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu].name has %zu bytes; %d are allowed", plan->count, strlen(param->name),
-                        SLC_MAX_NAME);
+        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu].name has %zu bytes; %d are allowed", plan->count,
+                        strlen(param->name), SLC_MAX_NAME);
     size_t other = slc_plan_find(plan, param->name);
     if (other != SIZE_MAX)
-        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu].name ('%s') is the name of params[%zu], too", plan->count, param->name,
-                        other);
+        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu].name ('%s') is the name of params[%zu], too", plan->count,
+                        param->name, other);
     if (param->dtype == NULL)
         return slc_fail(error, SLUICE_INVALID, "init", "params[%zu] ('%s') has no dtype", plan->count, param->name);
     if (param->ndim < 0 || param->ndim > SLC_MAX_DIMS)
-        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu].shape ('%s') has %d dims; 0 to %d are allowed", plan->count, param->name,
-                        param->ndim, SLC_MAX_DIMS);
+        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu].shape ('%s') has %d dims; 0 to %d are allowed", plan->count,
+                        param->name, param->ndim, SLC_MAX_DIMS);
     *bytes = param->dtype->bytes;
     for (int d = 0; d < param->ndim; d++) {
         if (param->shape[d] < 1)
@@ -254,7 +257,8 @@ static bool reserve(slc_plan *plan)
     if (plan->count < plan->capacity)
         return true;
     size_t capacity = plan->capacity == 0 ? 64 : plan->capacity * 2, bytes;
-    slc_param *param = slc_multiply_size(capacity, sizeof *param, &bytes) && capacity < UINT32_MAX ? slc_reallocate(plan->param, bytes) : NULL;
+    slc_param *param =
+        slc_multiply_size(capacity, sizeof *param, &bytes) && capacity < UINT32_MAX ? slc_reallocate(plan->param, bytes) : NULL;
     if (param == NULL)
         return false;
     plan->param = param;
@@ -274,8 +278,15 @@ sluice_status slc_plan_add(slc_plan *plan, const slc_param *param, sluice_error 
     if (number == SLC_NO_NAME)
         return slc_fail_memory(error, "init", "a parameter", sizeof *param + strlen(param->name));
     slc_param *added = &plan->param[plan->count++];
-    *added = (slc_param){ .name = plan->names.name[number], .dtype = param->dtype, .ndim = param->ndim, .bytes = bytes, .source = source,
-                          .allow_full = param->allow_full, .mode = SLC_MODE_UNRESOLVED, .reason = "", .where = "" };
+    *added = (slc_param){ .name = plan->names.name[number],
+                          .dtype = param->dtype,
+                          .ndim = param->ndim,
+                          .bytes = bytes,
+                          .source = source,
+                          .allow_full = param->allow_full,
+                          .mode = SLC_MODE_UNRESOLVED,
+                          .reason = "",
+                          .where = "" };
     for (int d = 0; d < param->ndim; d++)
         added->shape[d] = param->shape[d];
     return SLUICE_OK;

@@ -16,10 +16,10 @@
 
 enum {
     MAGIC = 0x31646c73, /* "sld1" */
-    RANGE_ALL = 0,      /* from 0, every element to the end; else any of: */
-    RANGE_COUNT = 1,    /* start, step and count follow */
-    RANGE_TO_END = 2,   /* start and step follow */
-    RANGE_SELECT = 3    /* the index follows */
+    RANGE_ALL = 0, /* from 0, every element to the end; else any of: */
+    RANGE_COUNT = 1, /* start, step and count follow */
+    RANGE_TO_END = 2, /* start and step follow */
+    RANGE_SELECT = 3 /* the index follows */
 };
 
 #define MOST_TARGETS ((size_t)1 << 20) /* of a plan that is received */
@@ -248,7 +248,9 @@ static void get_layout(reader *r, slc_layout *layout)
             placement->dim = slc_read_u8(&r->in);
             placement->parts = (int32_t)get_within(r, mesh->axis[placement->axis]);
             uint8_t split = slc_read_u8(&r->in);
-            placement->split = split == SLC_SPLIT_CHUNK ? SLC_SPLIT_CHUNK : split == SLC_SPLIT_BALANCED ? SLC_SPLIT_BALANCED : SLC_SPLIT_CEIL;
+            placement->split = split == SLC_SPLIT_CHUNK      ? SLC_SPLIT_CHUNK
+                               : split == SLC_SPLIT_BALANCED ? SLC_SPLIT_BALANCED
+                                                             : SLC_SPLIT_CEIL;
             r->in.failed = r->in.failed || split > SLC_SPLIT_CHUNK;
             placement->chunk = placement->split == SLC_SPLIT_CHUNK ? get_within(r, SLC_MAX_BYTES) : 0;
         }
@@ -257,8 +259,8 @@ static void get_layout(reader *r, slc_layout *layout)
 
 static sluice_status fail_bytes(const reader *r, const char *what, sluice_error *error)
 {
-    return slc_fail(error, SLUICE_INVALID, "destination", "the destinations received are malformed: %s, before byte %zu of %zu", what,
-                    r->in.offset, r->in.length);
+    return slc_fail(error, SLUICE_INVALID, "destination", "the destinations received are malformed: %s, before byte %zu of %zu",
+                    what, r->in.offset, r->in.length);
 }
 
 static sluice_status get_tables(reader *r, sluice_error *error)

@@ -13,10 +13,10 @@ typedef struct compiler {
     const slc_live_set *live;
     slc_program *program;
     slc_scheduler scheduler;
-    slc_mesh all;            /* every worker in one row, */
-    slc_layout everyone;     /* where full parameters go */
-    slc_piece_list pieces;   /* of the segment under way */
-    slc_landing *landing;    /* of each of its targets, on a worker */
+    slc_mesh all; /* every worker in one row, */
+    slc_layout everyone; /* where full parameters go */
+    slc_piece_list pieces; /* of the segment under way */
+    slc_landing *landing; /* of each of its targets, on a worker */
     slc_fill *fill;
     size_t targets, nfills, fill_capacity;
     bool *peer; /* by rank of the other side, less its first */
@@ -89,7 +89,8 @@ static int64_t source_of(const slc_route *route, const slc_piece *piece, int64_t
 }
 
 /* `landing` is the worker's; NULL on a trainer, whose copies describe the packed piece. */
-static bool make_copy(slc_program *program, const slc_route *route, const slc_piece *piece, const slc_landing *landing, slc_copy *copy)
+static bool make_copy(slc_program *program, const slc_route *route, const slc_piece *piece, const slc_landing *landing,
+                      slc_copy *copy)
 {
     int64_t item = route->param->dtype->bytes, extent[SLC_MAX_DIMS], source[SLC_MAX_DIMS], destination[SLC_MAX_DIMS];
     block b = { .run = item };
@@ -164,8 +165,9 @@ static bool make_fills(compiler *c, const slc_param *param, const slc_landing *l
         }
         bool good = true;
         const slc_stride *dim = keep_dims(c->program, &b, &good);
-        c->fill[c->nfills++] = (slc_fill){ .buffer = (uint32_t)landing->live, .destination = offset, .run = b.run, .bytes = bytes,
-                                           .ndim = b.ndim, .dim = dim };
+        c->fill[c->nfills++] = (slc_fill){
+            .buffer = (uint32_t)landing->live, .destination = offset, .run = b.run, .bytes = bytes, .ndim = b.ndim, .dim = dim
+        };
         if (!good)
             return false;
     }
@@ -181,7 +183,8 @@ static sluice_status finish_segment(compiler *c, slc_segment *segment, const slc
     bool worker = c->live != NULL;
     size_t count = c->pieces.count;
     if (count >= UINT32_MAX || c->nfills >= UINT32_MAX)
-        return slc_fail(error, SLUICE_INVALID, "init", "parameter '%s' is cut into %zu pieces on rank %d", param->name, count, (int)program->rank);
+        return slc_fail(error, SLUICE_INVALID, "init", "parameter '%s' is cut into %zu pieces on rank %d", param->name, count,
+                        (int)program->rank);
     if (count > 1)
         qsort(c->pieces.item, count, sizeof *c->pieces.item, worker ? for_worker : for_trainer);
     if (count > 0) {
@@ -314,7 +317,8 @@ static sluice_status compile(compiler *c, sluice_error *error)
     return list_peers(c, error);
 }
 
-sluice_status slc_program_compile(const slc_plan *plan, const slc_live_set *live, int32_t rank, slc_program *program, sluice_error *error)
+sluice_status slc_program_compile(const slc_plan *plan, const slc_live_set *live, int32_t rank, slc_program *program,
+                                  sluice_error *error)
 {
     *program = (slc_program){ .rank = rank };
     int32_t trainers = slc_plan_trainers(plan);

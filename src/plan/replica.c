@@ -5,15 +5,15 @@
 #include "base/memory.h"
 
 enum {
-    EVEN_ENOUGH = 16,       /* a busiest replica at most 1/16 above the mean needs no further cutting */
-    MOST_LOADS = 1 << 24    /* replicas kept track of; layouts beyond that take turns */
+    EVEN_ENOUGH = 16, /* a busiest replica at most 1/16 above the mean needs no further cutting */
+    MOST_LOADS = 1 << 24 /* replicas kept track of; layouts beyond that take turns */
 };
 
 /* What the replicas of one layout have sent beyond equal shares. `load` is made when the first such part comes. */
 struct slc_scheduler_group {
     int32_t replicas;
     int32_t first, width; /* the window used last, */
-    int64_t room;         /* and the bytes it may still take before another is looked for */
+    int64_t room; /* and the bytes it may still take before another is looked for */
     int64_t *load;
 };
 
@@ -135,7 +135,8 @@ sluice_status slc_scheduler_next(slc_scheduler *scheduler, const slc_layout *sou
     if (width == 0 && !fanout.even && schedule->parts < group->replicas)
         width = 1;
     if (width > 0) {
-        sluice_status status = take_window(scheduler, group, width, fanout.bytes / (fanout.destinations * schedule->parts), error);
+        sluice_status status =
+            take_window(scheduler, group, width, fanout.bytes / (fanout.destinations * schedule->parts), error);
         if (status != SLUICE_OK)
             return status;
     }

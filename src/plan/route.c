@@ -130,11 +130,13 @@ slc_fanout slc_route_fanout(const slc_route *route)
         first.high[d] = 1;
     query = hull(route, &first);
     slc_layout_reach(param->source, param->ndim, param->shape, &query, &pieces);
-    shard = slc_layout_shard_box(param->source, param->ndim, param->shape, slc_layout_shard(param->source, param->ndim, pieces.low));
+    shard =
+        slc_layout_shard_box(param->source, param->ndim, param->shape, slc_layout_shard(param->source, param->ndim, pieces.low));
     positions(route, &shard, &held);
     slc_layout_reach(route->layout, route->ndim, route->shape, &held, &reach);
     int32_t replicas = slc_layout_replicas(route->layout);
-    slc_box box = slc_layout_shard_box(route->layout, route->ndim, route->shape, slc_layout_shard(route->layout, route->ndim, reach.low));
+    slc_box box =
+        slc_layout_shard_box(route->layout, route->ndim, route->shape, slc_layout_shard(route->layout, route->ndim, reach.low));
     slc_fanout fanout = { .destinations = destinations(&reach, replicas), .even = true };
     fanout.bytes = slc_box_volume(&held) * param->dtype->bytes;
     /* Replication may multiply a huge tensor beyond what fits; then any large number says the same. */
@@ -147,7 +149,8 @@ slc_fanout slc_route_fanout(const slc_route *route)
     return fanout;
 }
 
-sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const slc_box *box, slc_piece_list *list, sluice_error *error)
+sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const slc_box *box, slc_piece_list *list,
+                                  sluice_error *error)
 {
     const slc_param *param = route->param;
     if (slc_box_empty(box))
@@ -199,7 +202,8 @@ sluice_status slc_route_from_trainer(const slc_route *route, int32_t rank, slc_p
         int64_t destination = i / schedule.parts, at[SLC_MAX_DIMS];
         piece_of(&reach, destination / replicas, at);
         int32_t there = slc_layout_shard(route->layout, route->ndim, at);
-        slc_box box = slc_layout_shard_box(route->layout, route->ndim, route->shape, there), meeting = slc_box_intersect(&held, &box);
+        slc_box box = slc_layout_shard_box(route->layout, route->ndim, route->shape, there),
+                meeting = slc_box_intersect(&held, &box);
         piece.part = (int32_t)(i % schedule.parts);
         if (slc_box_empty(&meeting) || !part_of(&meeting, piece.part, schedule.parts, &piece.box))
             continue;

@@ -96,7 +96,8 @@ static sluice_status add_runs(run_list *list, const region *r, size_t owner, int
             runs = *left + 1;
     if (runs > *left)
         return slc_fail(error, SLUICE_INVALID, "destination",
-                        "live tensors that share memory fall into more than %lld runs of bytes, too many to compare; register them as one tensor",
+                        "live tensors that share memory fall into more than %lld runs of bytes, too many to compare; register "
+                        "them as one tensor",
                         (long long)SLC_MAX_SHARED_RUNS);
     *left -= runs;
     size_t needed = list->count + (size_t)runs;
@@ -253,8 +254,8 @@ static bool by_live(const slc_write_list *writes, size_t nlive, size_t **first, 
     return true;
 }
 
-sluice_status slc_shared_memory_check(const slc_write_list *writes, const slc_live_set *live, slc_clash *clash, slc_byte_count *count,
-                                      sluice_error *error)
+sluice_status slc_shared_memory_check(const slc_write_list *writes, const slc_live_set *live, slc_clash *clash,
+                                      slc_byte_count *count, sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
     size_t *first = NULL, *write = NULL, filled = 0;
@@ -281,7 +282,12 @@ sluice_status slc_shared_memory_check(const slc_write_list *writes, const slc_li
             break;
         }
         shared = true;
-        cluster c = { .writes = writes, .first = first, .write = write, .live = live, .member = member + from, .count = to - from,
+        cluster c = { .writes = writes,
+                      .first = first,
+                      .write = write,
+                      .live = live,
+                      .member = member + from,
+                      .count = to - from,
                       .left = SLC_MAX_SHARED_RUNS };
         status = check_cluster(&c, clash, count, error);
     }

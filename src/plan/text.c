@@ -28,7 +28,8 @@ void slc_box_text(const slc_box *box, char text[SLC_RANGES_TEXT])
     size_t used = 0;
     slc_text_append(text, SLC_RANGES_TEXT, &used, "[");
     for (int d = 0; d < box->ndim; d++)
-        slc_text_append(text, SLC_RANGES_TEXT, &used, "%s%lld:%lld", d > 0 ? ", " : "", (long long)box->low[d], (long long)box->high[d]);
+        slc_text_append(text, SLC_RANGES_TEXT, &used, "%s%lld:%lld", d > 0 ? ", " : "", (long long)box->low[d],
+                        (long long)box->high[d]);
     slc_text_append(text, SLC_RANGES_TEXT, &used, "]");
 }
 
@@ -40,7 +41,8 @@ void slc_ranges_text(int ndim, const slc_range *range, char text[SLC_RANGES_TEXT
     for (int d = 0; d < ndim && d < SLC_MAX_DIMS; d++) {
         const char *comma = d > 0 ? ", " : "";
         int64_t width, end;
-        bool known = range[d].count > 0 && slc_multiply(range[d].count - 1, range[d].step, &width) && slc_add(width, range[d].start, &end);
+        bool known =
+            range[d].count > 0 && slc_multiply(range[d].count - 1, range[d].step, &width) && slc_add(width, range[d].start, &end);
         if (range[d].select)
             slc_text_append(text, SLC_RANGES_TEXT, &used, "%s%lld", comma, (long long)range[d].start);
         else if (range[d].count == SLC_TO_END && range[d].start == 0)

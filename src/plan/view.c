@@ -34,7 +34,8 @@ static bool reach_of(const slc_live *live, int64_t *bytes)
 
 typedef struct knot {
     int ndim;
-    int64_t count[SLC_MAX_DIMS], stride[SLC_MAX_DIMS], reach[SLC_MAX_DIMS + 1]; /* widest stride first; reach of the dims behind */
+    int64_t count[SLC_MAX_DIMS], stride[SLC_MAX_DIMS],
+        reach[SLC_MAX_DIMS + 1]; /* widest stride first; reach of the dims behind */
     int64_t item;
     int64_t steps; /* left before the search gives up */
 } knot;
@@ -94,32 +95,33 @@ static sluice_status check(const slc_live_set *set, const slc_live *live, sluice
     if (live->name == NULL || live->name[0] == '\0')
         return slc_fail(error, SLUICE_INVALID, "init", "live[%zu] has no name", set->count);
     if (strlen(live->name) > SLC_MAX_NAME)
-        return slc_fail(error, SLUICE_INVALID, "init", "live[%zu] has a name of %zu bytes; %d are allowed", set->count, strlen(live->name),
-                        SLC_MAX_NAME);
+        return slc_fail(error, SLUICE_INVALID, "init", "live[%zu] has a name of %zu bytes; %d are allowed", set->count,
+                        strlen(live->name), SLC_MAX_NAME);
     if (slc_live_set_find(set, live->name) != NULL)
         return slc_fail(error, SLUICE_INVALID, "init", "live '%s' is registered twice", live->name);
     if (live->dtype == NULL)
         return slc_fail(error, SLUICE_INVALID, "init", "live '%s' has no dtype", live->name);
     if (live->ndim < 0 || live->ndim > SLC_MAX_DIMS)
-        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' has %d dims; 0 to %d are allowed", live->name, live->ndim, SLC_MAX_DIMS);
+        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' has %d dims; 0 to %d are allowed", live->name, live->ndim,
+                        SLC_MAX_DIMS);
     for (int d = 0; d < live->ndim; d++) {
         if (live->shape[d] < 0)
             return slc_fail(error, SLUICE_INVALID, "init", "live '%s' shape[%d] (%lld) must not be negative", live->name, d,
                             (long long)live->shape[d]);
         if (live->stride[d] < 0)
-            return slc_fail(error, SLUICE_INVALID, "init", "live '%s' stride[%d] (%lld bytes) must not be negative", live->name, d,
-                            (long long)live->stride[d]);
+            return slc_fail(error, SLUICE_INVALID, "init", "live '%s' stride[%d] (%lld bytes) must not be negative", live->name,
+                            d, (long long)live->stride[d]);
     }
     char shape[SLC_SHAPE_TEXT], stride[SLC_SHAPE_TEXT];
     int64_t bytes;
     slc_shape_text(live->ndim, live->shape, shape);
     slc_shape_text(live->ndim, live->stride, stride);
     if (!reach_of(live, &bytes))
-        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' of shape %s and strides %s bytes does not fit the address space", live->name,
-                        shape, stride);
+        return slc_fail(error, SLUICE_INVALID, "init",
+                        "live '%s' of shape %s and strides %s bytes does not fit the address space", live->name, shape, stride);
     if (shares_bytes(live))
-        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' of shape %s and strides %s bytes has elements that share bytes", live->name,
-                        shape, stride);
+        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' of shape %s and strides %s bytes has elements that share bytes",
+                        live->name, shape, stride);
     return SLUICE_OK;
 }
 
@@ -205,15 +207,18 @@ void slc_live_span(const slc_live *live, uintptr_t *low, uintptr_t *high)
 
 /* ---- views ---- */
 
-static sluice_status fail_view(const slc_view *view, const slc_live *live, const char *where, sluice_error *error, const char *rule)
+static sluice_status fail_view(const slc_view *view, const slc_live *live, const char *where, sluice_error *error,
+                               const char *rule)
 {
     char ranges[SLC_RANGES_TEXT], shape[SLC_SHAPE_TEXT];
     slc_ranges_text(view->ndim, view->range, ranges);
     slc_shape_text(live->ndim, live->shape, shape);
-    return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view %s of live '%s' of shape %s %s", where, ranges, live->name, shape, rule);
+    return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view %s of live '%s' of shape %s %s", where, ranges,
+                    live->name, shape, rule);
 }
 
-sluice_status slc_view_window(const slc_view *view, const slc_live *live, int ndim, const char *where, slc_window *window, sluice_error *error)
+sluice_status slc_view_window(const slc_view *view, const slc_live *live, int ndim, const char *where, slc_window *window,
+                              sluice_error *error)
 {
     *window = (slc_window){ .ndim = ndim };
     char rule[160];
