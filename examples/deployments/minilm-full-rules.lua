@@ -4,8 +4,8 @@ return {
    name = "minilm-full",
    extends = "bert",
    rules = {
-      { "pooler.dense.{w=weight|bias}", full = "the host loads its pooler itself" },
-      { "**.LayerNorm.{w=weight|bias}", full = "the host loads its norms itself" },
-      { "embeddings.position_embeddings.weight", full = "the host loads its position table itself" },
+      rule "pooler.dense.{w=weight|bias}" { full = "the host loads its pooler itself" },
+      rule "**.LayerNorm.{w=weight|bias}" { full = "the host loads its norms itself" },
+      rule "embeddings.position_embeddings.weight" { full = "the host loads its position table itself" },
    },
 }
