@@ -4,15 +4,6 @@ local program = require "spec.cli.program"
 local unistd = require "posix.unistd"
 local socket = require "posix.sys.socket"
 
--- A port that was free a moment ago.
-local function free_port()
-   local fd = assert(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
-   assert(socket.bind(fd, { family = socket.AF_INET, addr = "127.0.0.1", port = 0 }))
-   local port = socket.getsockname(fd).port
-   unistd.close(fd)
-   return port
-end
-
 -- No launcher of the machine that runs the specs has a say.
 local function environment(more)
    local clean = { RANK = false, WORLD_SIZE = false, MASTER_ADDR = false, MASTER_PORT = false, OMPI_COMM_WORLD_RANK = false,
@@ -25,7 +16,7 @@ local function environment(more)
 end
 
 local function run_all(names, more)
-   local path, port, processes, results = program.deployment({ updates = 2 }), free_port(), {}, {}
+   local path, port, processes, results = program.deployment({ updates = 2 }), program.free_port(), {}, {}
    for rank = 0, 6 do
       local variables = environment({ MASTER_ADDR = "127.0.0.1", MASTER_PORT = port, [names[1]] = rank, [names[2]] = 7 })
       for name, value in pairs(more or {}) do
@@ -66,7 +57,7 @@ describe("ranks that a launcher starts", function()
    end)
 
    it("leave MASTER_PORT to torchrun's agent", function()
-      local port = free_port()
+      local port = program.free_port()
       local taken = assert(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
       assert(socket.bind(taken, { family = socket.AF_INET, addr = "127.0.0.1", port = port }))
       assert(socket.listen(taken, 1))
@@ -98,7 +89,7 @@ describe("ranks that a launcher starts", function()
 
    it("say who did not come when the deadline passes", function()
       local result = program.run({ "trainer", program.deployment(), "--timeout", "1" },
-         environment({ RANK = 0, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = free_port() }))
+         environment({ RANK = 0, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = program.free_port() }))
       assert.equal(1, result.code)
       assert.truthy(result.err:find("sluice: trainer 0 (rank 0): ", 1, true), result.err)
    end)
