@@ -9,9 +9,13 @@
 #include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+
+_Static_assert(sizeof(struct sockaddr_storage) <= sizeof((slc_endpoint){ 0 }.address), "an endpoint holds any address");
 
 enum { LONGEST_NAME = 255, SLICE_MS = 50 };
 
@@ -141,12 +145,11 @@ static sluice_status copy_endpoints(const struct addrinfo *found, uint16_t port,
         if ((one->ai_family != AF_INET && one->ai_family != AF_INET6) || one->ai_addrlen > sizeof all->address)
             continue;
         slc_endpoint *endpoint = &all[used];
-        memcpy(&endpoint->address, one->ai_addr, one->ai_addrlen);
+        uint16_t network = htons(port);
         endpoint->length = one->ai_addrlen;
-        if (one->ai_family == AF_INET)
-            ((struct sockaddr_in *)&endpoint->address)->sin_port = htons(port);
-        else
-            ((struct sockaddr_in6 *)&endpoint->address)->sin6_port = htons(port);
+        memcpy(endpoint->address, one->ai_addr, one->ai_addrlen);
+        size_t at = one->ai_family == AF_INET ? offsetof(struct sockaddr_in, sin_port) : offsetof(struct sockaddr_in6, sin6_port);
+        memcpy((unsigned char *)endpoint->address + at, &network, sizeof network);
         bool known = false;
         for (size_t i = 0; i < used && !known; i++)
             known = all[i].length == endpoint->length && memcmp(&all[i].address, &endpoint->address, endpoint->length) == 0;
@@ -213,22 +216,24 @@ sluice_status slc_address_resolve(const char *address, uint16_t port, slc_deadli
     return status;
 }
 
-void slc_address_text(const struct sockaddr *address, socklen_t length, char text[SLC_ADDRESS_TEXT])
+void slc_address_text(const slc_endpoint *endpoint, char text[SLC_ADDRESS_TEXT])
 {
+    struct sockaddr_storage address = { 0 };
+    struct sockaddr_in four;
+    struct sockaddr_in6 six;
     char host[INET6_ADDRSTRLEN];
-    if (address->sa_family == AF_INET && length >= sizeof(struct sockaddr_in)) {
-        const struct sockaddr_in *four = (const struct sockaddr_in *)address;
-        inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
-        snprintf(text, SLC_ADDRESS_TEXT, "%s:%u", host, ntohs(four->sin_port));
-    } else if (address->sa_family == AF_INET6 && length >= sizeof(struct sockaddr_in6)) {
-        const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
-        if (IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) {
-            inet_ntop(AF_INET, six->sin6_addr.s6_addr + 12, host, sizeof host);
-            snprintf(text, SLC_ADDRESS_TEXT, "%s:%u", host, ntohs(six->sin6_port));
-        } else {
-            inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
-            snprintf(text, SLC_ADDRESS_TEXT, "[%s]:%u", host, ntohs(six->sin6_port));
-        }
+    memcpy(&address, endpoint->address, endpoint->length);
+    memcpy(&four, &address, sizeof four);
+    memcpy(&six, &address, sizeof six);
+    if (address.ss_family == AF_INET) {
+        inet_ntop(AF_INET, &four.sin_addr, host, sizeof host);
+        snprintf(text, SLC_ADDRESS_TEXT, "%s:%u", host, ntohs(four.sin_port));
+    } else if (address.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
+        inet_ntop(AF_INET, six.sin6_addr.s6_addr + 12, host, sizeof host);
+        snprintf(text, SLC_ADDRESS_TEXT, "%s:%u", host, ntohs(six.sin6_port));
+    } else if (address.ss_family == AF_INET6) {
+        inet_ntop(AF_INET6, &six.sin6_addr, host, sizeof host);
+        snprintf(text, SLC_ADDRESS_TEXT, "[%s]:%u", host, ntohs(six.sin6_port));
     } else {
         snprintf(text, SLC_ADDRESS_TEXT, "a local socket");
     }

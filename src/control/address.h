@@ -5,13 +5,12 @@
 #include "base/clock.h"
 #include "sluice.h"
 
-#include <sys/socket.h>
-
 #define SLC_ADDRESS_TEXT 80 /* "[address%interface]:port" with the terminator */
 
+/* An address and port as the sockets take them: a struct sockaddr_storage, kept opaque so that this header needs no other. */
 typedef struct slc_endpoint {
-    struct sockaddr_storage address;
-    socklen_t length;
+    uint64_t address[16];
+    uint32_t length;
 } slc_endpoint;
 
 /*
@@ -24,6 +23,6 @@ sluice_status slc_address_resolve(const char *address, uint16_t port, slc_deadli
                                   slc_endpoint **list, size_t *count, sluice_error *error);
 
 /* "1.2.3.4:5", "[::1]:5", or "a local socket" for other families. An IPv4 address inside IPv6 is shown as IPv4. */
-void slc_address_text(const struct sockaddr *address, socklen_t length, char text[SLC_ADDRESS_TEXT]);
+void slc_address_text(const slc_endpoint *endpoint, char text[SLC_ADDRESS_TEXT]);
 
 #endif

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
@@ -448,8 +449,9 @@ static sluice_status gather(admission *at, sluice_error *error)
             return error->status;
         }
         if (at->options->cancelled != NULL && *at->options->cancelled) {
+            slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled on rank 0");
             error->rank = 0;
-            return slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled on rank 0");
+            return error->status;
         }
         if (slc_deadline_passed(at->deadline)) {
             say_late(at, error);

@@ -31,7 +31,8 @@ typedef sluice_status (*slc_judge)(void *context, const slc_word *word, int32_t 
  * Ranks that are in different rounds get DISAGREE, naming each rank's round. A refused round leaves the group whole: the
  * next one works.
  * A rank that is lost, has left, is silent beyond the deadline or aborts breaks the group: PEER or TIMEOUT or CANCELLED,
- * naming the ranks, on all. The soonest deadline of the ranks in the round holds for all. Once rank 0 has judged, its own
+ * naming the ranks, on all. The soonest deadline of the ranks in the round holds for all;
+ * other ranks than 0 give rank 0 a fifth of a second more to say who is missing. Once rank 0 has judged, its own
  * result is the verdict, also when a rank is lost while it is sent: the next round then says so.
  */
 sluice_status slc_group_round(slc_group *group, const char *stage, const sluice_error *mine, const void *body, size_t length,

@@ -5,7 +5,7 @@
 #include "control/channel.h"
 
 #include "base/error.h"
-#include "control/address.h"
+#include "control/socket.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -101,11 +102,8 @@ sluice_status slc_channel_open(int fd, uint32_t longest, slc_channel **channel, 
     }
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* refused by sockets that are not TCP, which need none */
-    struct sockaddr_storage peer = { 0 };
-    socklen_t length = sizeof peer;
-    if (getpeername(fd, (struct sockaddr *)&peer, &length) < 0)
-        length = 0;
-    slc_address_text((struct sockaddr *)&peer, length, made->peer);
+    slc_endpoint peer = slc_socket_there(fd);
+    slc_address_text(&peer, made->peer);
     made->fd = fd;
     made->longest = longest;
     made->speaks = SLC_PROTOCOL_VERSION;
@@ -297,7 +295,7 @@ static sluice_status accept_header(slc_channel *channel, sluice_error *error)
     sluice_status status = slc_frame_decode(channel->head, &channel->header, error);
     channel->peer_version = channel->header.version;
     if (status == SLUICE_OK && channel->longest != 0 && channel->header.length > channel->longest)
-        return slc_fail(error, SLUICE_INVALID, "frame", "length (%u) of a %s frame must be at most %u here", channel->header.length,
+        return slc_fail(error, SLUICE_INVALID, "frame", "length (%u) of type %s must be at most %u here", channel->header.length,
                         slc_frame_text(channel->header.type), channel->longest);
     return status;
 }

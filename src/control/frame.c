@@ -70,7 +70,7 @@ sluice_status slc_frame_decode(const unsigned char bytes[SLC_FRAME_HEADER], slc_
     if (reserved != 0)
         return slc_fail(error, SLUICE_INVALID, "frame", "reserved word (%u) must be 0", reserved);
     if (header->length > longest)
-        return slc_fail(error, SLUICE_INVALID, "frame", "length (%u) of a %s frame must be at most %u", header->length,
+        return slc_fail(error, SLUICE_INVALID, "frame", "length (%u) of type %s must be at most %u", header->length,
                         slc_frame_text(header->type), longest);
     return SLUICE_OK;
 }

@@ -12,12 +12,9 @@ static void name_sockets(slc_listener *listener)
 {
     slc_line line = slc_line_in(listener->text, sizeof listener->text);
     for (size_t i = 0; i < listener->count; i++) {
-        struct sockaddr_storage address = { 0 };
-        socklen_t length = sizeof address;
         char text[SLC_ADDRESS_TEXT];
-        if (getsockname(listener->fd[i], (struct sockaddr *)&address, &length) < 0)
-            length = 0;
-        slc_address_text((const struct sockaddr *)&address, length, text);
+        slc_endpoint here = slc_socket_here(listener->fd[i]);
+        slc_address_text(&here, text);
         slc_line_add(&line, "%s%s", i == 0 ? "" : ", ", text);
     }
 }

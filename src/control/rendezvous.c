@@ -76,7 +76,7 @@ static sluice_status attempt(const slc_rendezvous_options *options, const slc_en
     if (status == SLUICE_OK)
         status = slc_channel_send(channel, SLC_FRAME_JOIN, 0, bytes.data, bytes.length, options->deadline, options->cancelled, error);
     if (status == SLUICE_OK)
-        status = slc_channel_receive(channel, &frame, options->deadline, options->cancelled, error);
+        status = slc_channel_receive(channel, &frame, slc_word_patience(options->deadline), options->cancelled, error);
     if (status == SLUICE_OK)
         status = take_answer(&frame, &leader, final, error);
     if (status == SLUICE_OK) {

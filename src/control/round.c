@@ -88,7 +88,7 @@ static sluice_status gather(slc_group *group, const slc_round *round, sluice_err
 
 typedef struct hearing {
     slc_word *word;
-    slc_envelope *envelope; /* [0] is rank 0's own and unused */
+    slc_envelope *envelope; /* [0] is rank 0's own and mostly unused */
     slc_saying *saying;
     slc_arena arena;
 } hearing;
@@ -173,8 +173,14 @@ static sluice_status same_round(const slc_round *round, hearing *all, int32_t co
     if (same)
         return SLUICE_OK;
     for (int32_t i = 0; i < count; i++) {
-        const char *stage = i == 0 ? round->stage : all->envelope[i].stage;
-        all->saying[i] = (slc_saying){ .rank = i, .key = stage, .length = strlen(stage) };
+        char *stage = all->envelope[i].stage;
+        bool cards = (i == 0 ? round->kind : all->envelope[i].kind) == SLC_ROUND_EXCHANGE;
+        if (i == 0)
+            snprintf(stage, sizeof all->envelope[i].stage, "%s", round->stage);
+        size_t length = strlen(stage);
+        if (cards && length + 6 < sizeof all->envelope[i].stage)
+            length += (size_t)snprintf(stage + length, sizeof all->envelope[i].stage - length, " cards");
+        all->saying[i] = (slc_saying){ .rank = i, .key = stage, .length = length };
     }
     return sayings_failed(round->stage, SLUICE_DISAGREE, "ranks are in different rounds", all->saying, (size_t)count, slc_show_quoted,
                           error);
@@ -323,10 +329,11 @@ static sluice_status follow(slc_group *group, const slc_round *round, uint32_t t
     }
     if (!group->broken)
         send_envelope(group, round, tag);
+    slc_deadline patience = slc_word_patience(round->deadline);
     while (!group->broken && !state->link[0].has_word) {
         if (slc_group_cancelled(group, round->stage))
             break;
-        if (slc_deadline_passed(round->deadline)) {
+        if (slc_deadline_passed(patience)) {
             char name[SLC_WHO_TEXT + 32];
             sluice_error cause = SLUICE_ERROR_INIT;
             slc_group_name(group, 0, name, sizeof name);
@@ -335,7 +342,7 @@ static sluice_status follow(slc_group *group, const slc_round *round, uint32_t t
             slc_group_break(group, &cause, NULL);
             break;
         }
-        slc_group_pump(group, round->stage, slc_group_slice(group, round->deadline));
+        slc_group_pump(group, round->stage, slc_group_slice(group, patience));
     }
     /* A verdict that came before the group broke still counts: every rank has the same. */
     return state->link[0].has_word ? read_verdict(group, round, answer, error) : slc_group_cause(group, error);

@@ -7,7 +7,9 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum { SLICE_MS = 50, LONG_SLICE_MS = 60000 };
@@ -19,20 +21,47 @@ static int option(int fd, int level, int name, int value)
     return setsockopt(fd, level, name, &value, sizeof value);
 }
 
+slc_endpoint slc_socket_here(int fd)
+{
+    slc_endpoint end = { 0 };
+    socklen_t length = sizeof end.address;
+    end.length = getsockname(fd, (struct sockaddr *)end.address, &length) < 0 || length > sizeof end.address ? 0 : length;
+    return end;
+}
+
+slc_endpoint slc_socket_there(int fd)
+{
+    slc_endpoint end = { 0 };
+    socklen_t length = sizeof end.address;
+    end.length = getpeername(fd, (struct sockaddr *)end.address, &length) < 0 || length > sizeof end.address ? 0 : length;
+    return end;
+}
+
+static sa_family_t family_of(const slc_endpoint *endpoint)
+{
+    sa_family_t family;
+    memcpy(&family, (const unsigned char *)endpoint->address + offsetof(struct sockaddr, sa_family), sizeof family);
+    return endpoint->length == 0 ? (sa_family_t)AF_UNSPEC : family;
+}
+
+static bool is_wildcard(const slc_endpoint *endpoint)
+{
+    struct sockaddr_in6 six = { 0 };
+    memcpy(&six, endpoint->address, sizeof six);
+    return IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr);
+}
+
 sluice_status slc_socket_listen(const slc_endpoint *endpoint, int *fd, int *code, sluice_error *error)
 {
     *fd = -1;
     *code = 0;
-    const struct sockaddr *address = (const struct sockaddr *)&endpoint->address;
     char text[SLC_ADDRESS_TEXT];
-    slc_address_text(address, endpoint->length, text);
-    int made = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    slc_address_text(endpoint, text);
+    int made = socket(family_of(endpoint), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     bool good = made >= 0 && option(made, SOL_SOCKET, SO_REUSEADDR, 1) == 0;
-    if (good && address->sa_family == AF_INET6) {
-        bool wildcard = IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)&endpoint->address)->sin6_addr);
-        good = option(made, IPPROTO_IPV6, IPV6_V6ONLY, !wildcard) == 0;
-    }
-    if (good && bind(made, address, endpoint->length) == 0 && listen(made, SOMAXCONN) == 0) {
+    if (good && family_of(endpoint) == AF_INET6)
+        good = option(made, IPPROTO_IPV6, IPV6_V6ONLY, !is_wildcard(endpoint)) == 0;
+    if (good && bind(made, (const struct sockaddr *)endpoint->address, endpoint->length) == 0 && listen(made, SOMAXCONN) == 0) {
         *fd = made;
         return SLUICE_OK;
     }
@@ -44,18 +73,17 @@ sluice_status slc_socket_listen(const slc_endpoint *endpoint, int *fd, int *code
 
 sluice_status slc_socket_adopt(int fd, sluice_error *error)
 {
-    struct sockaddr_storage address = { 0 };
-    socklen_t length = sizeof address;
     int listening = 0;
     socklen_t size = sizeof listening;
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0)
         return slc_fail_errno(error, errno, STAGE, "listen_fd (%d)", fd);
-    if (!listening || getsockname(fd, (struct sockaddr *)&address, &length) < 0 ||
-        (address.ss_family != AF_INET && address.ss_family != AF_INET6))
+    slc_endpoint here = slc_socket_here(fd);
+    if (!listening || (family_of(&here) != AF_INET && family_of(&here) != AF_INET6))
         return slc_fail(error, SLUICE_INVALID, STAGE, "listen_fd (%d) must be a listening TCP socket", fd);
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return slc_fail_errno(error, errno, STAGE, "listen_fd (%d)", fd);
+    listen(fd, SOMAXCONN); /* a whole world may knock at once; where it stays as it was, they knock again */
     return SLUICE_OK;
 }
 
@@ -95,25 +123,21 @@ static sluice_status await_connection(int fd, const char *text, slc_deadline dea
 
 static bool is_own_other_end(int fd)
 {
-    struct sockaddr_storage here = { 0 }, there = { 0 };
-    socklen_t here_length = sizeof here, there_length = sizeof there;
-    return getsockname(fd, (struct sockaddr *)&here, &here_length) == 0 &&
-           getpeername(fd, (struct sockaddr *)&there, &there_length) == 0 && here_length == there_length &&
-           memcmp(&here, &there, here_length) == 0;
+    slc_endpoint here = slc_socket_here(fd), there = slc_socket_there(fd);
+    return here.length == there.length && memcmp(here.address, there.address, here.length) == 0;
 }
 
 sluice_status slc_socket_connect(const slc_endpoint *endpoint, slc_deadline deadline, const volatile bool *cancelled, int *fd,
                                  sluice_error *error)
 {
     *fd = -1;
-    const struct sockaddr *address = (const struct sockaddr *)&endpoint->address;
     char text[SLC_ADDRESS_TEXT];
-    slc_address_text(address, endpoint->length, text);
-    int made = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    slc_address_text(endpoint, text);
+    int made = socket(family_of(endpoint), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (made < 0)
         return slc_fail_errno(error, errno, STAGE, "no socket to connect to %s", text);
     sluice_status status = SLUICE_OK;
-    if (connect(made, address, endpoint->length) < 0)
+    if (connect(made, (const struct sockaddr *)endpoint->address, endpoint->length) < 0)
         status = errno == EINPROGRESS || errno == EINTR ? await_connection(made, text, deadline, cancelled, error)
                                                         : refused(errno, text, error);
     if (status == SLUICE_OK && is_own_other_end(made))

@@ -4,6 +4,10 @@
 
 #include "control/address.h"
 
+/* The endpoints of a socket's own end and of the other one; empty where it has none. */
+slc_endpoint slc_socket_here(int fd);
+slc_endpoint slc_socket_there(int fd);
+
 /*
  * A non-blocking listening socket on one endpoint. An IPv6 endpoint takes IPv6 only, except the wildcard, which takes both.
  * *code is the errno of a failure (EADDRINUSE, EADDRNOTAVAIL, ...), for the caller to judge.

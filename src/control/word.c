@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { EARLY_MS = 500, EARLY_PART = 10 };
+enum { EARLY_MS = 500, EARLY_PART = 10, PATIENCE_NS = 200000000 };
 
 static const int64_t LONGEST_MS = (int64_t)320000000 * 1000; /* as clock.h: ten years */
 
@@ -58,6 +58,12 @@ int64_t slc_word_left_ms(slc_deadline deadline)
 {
     int64_t left = (deadline.at_ns - slc_now_ns()) / 1000000;
     return left < 0 ? 0 : left;
+}
+
+slc_deadline slc_word_patience(slc_deadline deadline)
+{
+    deadline.at_ns += PATIENCE_NS;
+    return deadline;
 }
 
 slc_deadline slc_word_deadline(int64_t left_ms, int64_t total_ms)

@@ -39,6 +39,8 @@ bool slc_word_read_envelope(const unsigned char *payload, size_t length, slc_env
 /* The deadline that a rank named, seen from here, a little early so that rank 0's word reaches it in time. */
 slc_deadline slc_word_deadline(int64_t left_ms, int64_t total_ms);
 int64_t slc_word_left_ms(slc_deadline deadline);
+/* The deadline of a rank that waits for rank 0, and a moment more: what rank 0 has to say (who is missing) beats silence. */
+slc_deadline slc_word_patience(slc_deadline deadline);
 
 /* The text without "stage: " in front, where it stands there. */
 const char *slc_word_bare(const char *stage, const char *text);
