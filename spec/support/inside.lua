@@ -59,7 +59,9 @@ end
 
 --- A fresh sluice_error.
 function inside.error()
-   inside.declare("sluice.h")
+   if not declared["src/sluice.h"] then
+      inside.declare("sluice.h")
+   end
    local err = ffi.new("sluice_error")
    err.size = ffi.sizeof("sluice_error")
    err.rank = -1
