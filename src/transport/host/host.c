@@ -1,14 +1,12 @@
 /*
- * host.c: the operations of the host transport: which road each copy takes. The roads themselves are map.c, pull.c and
- * ring.c; meet.c opens them.
+ * host.c: the operations of the host transport, and which road each copy takes. The roads themselves are map.c, pull.c and
+ * ring.c; connect.c opens them.
  */
 #include "transport/host/internal.h"
 #include "transport/host/probe.h"
 #include "transport/host/strided.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -174,21 +172,9 @@ out:
     return status;
 }
 
-static const char *road_name(slc_host_road road)
-{
-    switch (road) {
-    case SLC_ROAD_BEST: return "any";
-    case SLC_ROAD_NONE: return "none";
-    case SLC_ROAD_MAP: return "map";
-    case SLC_ROAD_PULL: return "pull";
-    case SLC_ROAD_RING: return "ring";
-    }
-    return "";
-}
-
 static sluice_status host_must_match(slc_transport *transport, slc_buffer *lines, sluice_error *error)
 {
-    if (!slc_buffer_text(lines, "host_transport=1\nhost_road=%s\n", road_name(transport->asked)))
+    if (!slc_buffer_text(lines, "host_transport=1\nhost_road=%s\n", slc_host_road_name(transport->asked)))
         return slc_fail_memory(error, SLC_RUNTIME, "what must match", 64);
     return SLUICE_OK;
 }
@@ -196,158 +182,6 @@ static sluice_status host_must_match(slc_transport *transport, slc_buffer *lines
 static sluice_status host_card(slc_transport *transport, slc_buffer *card, sluice_error *error)
 {
     return slc_host_card_write(&transport->card, card, error);
-}
-
-/* ---- a trainer's sources ---- */
-
-/* [*low, *high): the bytes of the shard at `source` that the segment reads. */
-static void segment_span(const slc_segment *segment, const void *source, uint64_t *low, uint64_t *high)
-{
-    *low = UINT64_MAX;
-    *high = 0;
-    for (uint32_t i = 0; i < segment->ncopies; i++) {
-        uint64_t first = (uint64_t)(uintptr_t)source + (uint64_t)segment->copy[i].source;
-        uint64_t last = first + (uint64_t)slc_copy_span(&segment->copy[i]);
-        *low = first < *low ? first : *low;
-        *high = last > *high ? last : *high;
-    }
-    if (*high == 0)
-        *low = 0;
-}
-
-/* Writes the table of source addresses for the workers; memory that is new since the last time must be readable. */
-static sluice_status publish(slc_transport *transport, const char *stage, sluice_error *error)
-{
-    const slc_transport_config *config = &transport->config;
-    slc_host_mappings readable = { 0 };
-    bool listed = false;
-    sluice_status status = SLUICE_OK;
-    for (size_t i = 0; status == SLUICE_OK && config->source != NULL && i < slc_host_params(transport); i++) {
-        const void *source = config->source[i];
-        const slc_segment *segment = &config->program->segment[i];
-        if ((uint64_t)(uintptr_t)source == transport->table.address[i])
-            continue;
-        if (!listed) {
-            status = slc_host_mappings_read(false, &readable, error);
-            listed = status == SLUICE_OK;
-        }
-        uint64_t low, high;
-        segment_span(segment, source, &low, &high);
-        if (listed && source != NULL && !slc_host_mapped(&readable, low, high))
-            status = slc_fail(error, SLUICE_INVALID, stage,
-                              "source of parameter %s (0x%" PRIx64 " to 0x%" PRIx64 ") must lie in memory that this process can read",
-                              slc_host_param(transport, (uint32_t)i), low, high);
-        if (status == SLUICE_OK)
-            transport->table.address[i] = (uint64_t)(uintptr_t)source;
-    }
-    slc_host_mappings_clear(&readable);
-    return status;
-}
-
-/* ---- connect ---- */
-
-/* Chooses the base road to a trainer by trying. */
-static sluice_status choose(slc_transport *transport, slc_host_peer *peer, sluice_error *error)
-{
-    peer->maps = transport->asked == SLC_ROAD_BEST || transport->asked == SLC_ROAD_MAP;
-    peer->base = transport->asked == SLC_ROAD_RING ? SLC_ROAD_RING : SLC_ROAD_NONE;
-    if (transport->asked == SLC_ROAD_RING || transport->asked == SLC_ROAD_MAP)
-        return SLUICE_OK;
-    int cause;
-    peer->base = SLC_ROAD_PULL;
-    if (slc_pull_try(peer, &cause))
-        return SLUICE_OK;
-    if (cause == ESRCH)
-        return slc_pull_check(peer, SLC_RUNTIME, error);
-    char hint[64];
-    slc_pull_hint(hint, sizeof hint);
-    const char *reason = cause < 0 ? "other bytes are where its mark should be" : strerrordesc_np(cause);
-    if (transport->asked == SLC_ROAD_PULL)
-        return slc_fail(error, SLUICE_UNSUPPORTED, SLC_RUNTIME,
-                        "road \"pull\" to rank %" PRId32 " (pid %" PRId32 ") does not work (process_vm_readv: %s%s): leave the road open, "
-                        "or let this process read that one", peer->rank, peer->card.pid, reason, hint);
-    slc_say(&transport->config.log, SLUICE_LOG_INFO, "host: rank %" PRId32 " is reached by a ring (process_vm_readv: %s%s)", peer->rank, reason,
-            hint);
-    peer->base = SLC_ROAD_RING;
-    return SLUICE_OK;
-}
-
-/* The mapping here of what a copy reads, or NULL where it is in no region. */
-static const unsigned char *mapped_source(const slc_host_peer *peer, uint32_t param, const slc_copy *copy)
-{
-    if (peer->region.count == 0)
-        return NULL;
-    uint64_t address = peer->table.address[param] + (uint64_t)copy->source;
-    const slc_host_region *region = slc_host_region_of(&peer->region, address, (uint64_t)slc_copy_span(copy));
-    return region == NULL ? NULL : (const unsigned char *)region->data + (address - region->address);
-}
-
-static sluice_status outside(const slc_transport *transport, const slc_host_peer *peer, uint32_t param, const char *stage, sluice_error *error)
-{
-    bool missing = peer->table.address[param] == 0;
-    slc_fail(error, missing ? SLUICE_PEER : SLUICE_UNSUPPORTED, stage, "parameter %s: rank %" PRId32 " %s", slc_host_param(transport, param),
-             peer->rank, missing ? "has registered no memory for it" : "holds it outside of shared regions (road \"map\" reaches only those)");
-    if (error != NULL)
-        error->rank = peer->rank;
-    return missing ? SLUICE_PEER : SLUICE_UNSUPPORTED;
-}
-
-/* Names each peer's road by where its shards lie now; under a forced map, all must lie in regions. */
-static sluice_status name_roads(slc_transport *transport, sluice_error *error)
-{
-    enum { IN = 1, OUT = 2 };
-    unsigned char *seen = slc_allocate_zeroed(transport->npeers, 1);
-    if (seen == NULL)
-        return slc_fail_memory(error, SLC_RUNTIME, "the roads of this rank", transport->npeers);
-    sluice_status status = SLUICE_OK;
-    const slc_program *program = transport->config.program;
-    for (size_t i = 0; status == SLUICE_OK && i < program->count; i++)
-        for (uint32_t j = 0; status == SLUICE_OK && j < program->segment[i].ncopies; j++) {
-            const slc_copy *copy = &program->segment[i].copy[j];
-            slc_host_peer *peer = slc_host_peer_of(transport, copy->peer);
-            uint32_t param = program->segment[i].param;
-            bool in = mapped_source(peer, param, copy) != NULL;
-            seen[peer - transport->peer] |= in ? IN : OUT;
-            if (!in && peer->base == SLC_ROAD_NONE)
-                status = outside(transport, peer, param, SLC_RUNTIME, error);
-        }
-    for (size_t i = 0; i < transport->npeers; i++) {
-        bool ring = transport->peer[i].base == SLC_ROAD_RING;
-        transport->peer[i].road = seen[i] == IN          ? "map"
-                                  : seen[i] == (IN | OUT) ? (ring ? "map+ring" : "map+pull")
-                                                          : road_name(transport->peer[i].base);
-    }
-    slc_release(seen);
-    return status;
-}
-
-static sluice_status connect_worker(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
-{
-    sluice_status status = SLUICE_OK;
-    for (size_t i = 0; status == SLUICE_OK && i < transport->npeers; i++) {
-        slc_host_peer *peer = &transport->peer[i];
-        status = choose(transport, peer, error);
-        if (status == SLUICE_OK && peer->base == SLC_ROAD_PULL)
-            status = slc_pull_open(&peer->queue, error);
-        if (status == SLUICE_OK)
-            status = slc_host_greet(transport, peer, wait, error);
-    }
-    return status == SLUICE_OK ? name_roads(transport, error) : status;
-}
-
-static sluice_status connect_trainer(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
-{
-    sluice_status status = publish(transport, SLC_RUNTIME, error);
-    if (status == SLUICE_OK && transport->npeers > 0)
-        status = slc_host_serve(transport, wait, error);
-    if (transport->listener >= 0)
-        close(transport->listener);
-    transport->listener = -1;
-    close(transport->table.fd);
-    transport->table.fd = -1;
-    for (size_t i = 0; i < transport->npeers; i++)
-        transport->peer[i].road = road_name(transport->peer[i].base);
-    return status;
 }
 
 static sluice_status host_connect(slc_transport *transport, const unsigned char *const *card, const size_t *length, slc_deadline deadline,
@@ -362,7 +196,7 @@ static sluice_status host_connect(slc_transport *transport, const unsigned char 
         if (status != SLUICE_OK)
             return status;
     }
-    return transport->worker ? connect_worker(transport, &wait, error) : connect_trainer(transport, &wait, error);
+    return transport->worker ? slc_host_connect_worker(transport, &wait, error) : slc_host_connect_trainer(transport, &wait, error);
 }
 
 static const char *host_road(const slc_transport *transport, size_t peer)
@@ -395,7 +229,7 @@ static sluice_status host_begin(slc_transport *transport, slc_deadline deadline,
     (void)watch;
     if (transport->aborted)
         return refuse_aborted(error);
-    return transport->worker ? check_pulled(transport, error) : publish(transport, SLC_UPDATE, error);
+    return transport->worker ? check_pulled(transport, error) : slc_host_publish(transport, SLC_UPDATE, error);
 }
 
 static sluice_status trainer_run(slc_transport *transport, const slc_segment *segment, slc_host_wait *wait, sluice_error *error)
@@ -409,10 +243,10 @@ static sluice_status trainer_run(slc_transport *transport, const slc_segment *se
         slc_host_peer *peer = slc_host_peer_of(transport, copy->peer);
         if (peer->base != SLC_ROAD_RING)
             continue;
-        uint64_t source = address + (uint64_t)copy->source;
-        if (peer->maps && slc_host_region_of(&transport->region, source, (uint64_t)slc_copy_span(copy)) != NULL)
+        if (slc_host_region_for(transport, peer, segment->param, copy) != NULL)
             continue; /* the worker reads it where it lies */
-        sluice_status status = slc_ring_send(transport, peer, copy, (const unsigned char *)(uintptr_t)source, wait, error);
+        const unsigned char *source = (const unsigned char *)(uintptr_t)address + copy->source;
+        sluice_status status = slc_ring_send(transport, peer, copy, source, wait, error);
         if (status != SLUICE_OK)
             return status;
     }
@@ -455,11 +289,13 @@ static sluice_status receive(slc_transport *transport, uint32_t param, const slc
 {
     slc_host_peer *peer = slc_host_peer_of(transport, copy->peer);
     uint64_t address = peer->table.address[param];
-    const unsigned char *source = mapped_source(peer, param, copy);
-    if (source != NULL)
+    const slc_host_region *region = slc_host_region_for(transport, peer, param, copy);
+    if (region != NULL) {
+        const unsigned char *source = (const unsigned char *)region->data + (address + (uint64_t)copy->source - region->address);
         return copy_mapped(peer, destination, source, copy, wait, error);
+    }
     if (address == 0 || peer->base == SLC_ROAD_NONE)
-        return outside(transport, peer, param, SLC_UPDATE, error);
+        return slc_host_outside(transport, peer, param, SLC_UPDATE, error);
     if (peer->base == SLC_ROAD_RING)
         return slc_ring_receive(transport, peer, copy, destination, wait, error);
     return slc_pull_copy(transport, peer, copy, destination, address + (uint64_t)copy->source, wait, error);

@@ -91,7 +91,20 @@ static inline slc_host_peer *slc_host_peer_of(slc_transport *transport, int32_t 
     return &transport->peer[transport->slot[transport->worker ? rank : rank - transport->config.trainers]];
 }
 
-/* meet.c: connect's two sides. */
+/* source.c: writes the table of source addresses for the workers; memory that is new since the last time must be readable. */
+sluice_status slc_host_publish(slc_transport *transport, const char *stage, sluice_error *error);
+
+/* connect.c */
+const char *slc_host_road_name(slc_host_road road);
+sluice_status slc_host_connect_worker(slc_transport *transport, slc_host_wait *wait, sluice_error *error);
+sluice_status slc_host_connect_trainer(slc_transport *transport, slc_host_wait *wait, sluice_error *error);
+/* The shared region through which a copy goes, or NULL: both ends of a copy come to the same answer. */
+const slc_host_region *slc_host_region_for(const slc_transport *transport, const slc_host_peer *peer, uint32_t param, const slc_copy *copy);
+/* The error for a shard that no road reaches: not registered, or outside of regions under a forced map. */
+sluice_status slc_host_outside(const slc_transport *transport, const slc_host_peer *peer, uint32_t param, const char *stage,
+                               sluice_error *error);
+
+/* meet.c: the two sides of the meeting. */
 sluice_status slc_host_listen(slc_transport *transport, sluice_error *error);
 sluice_status slc_host_serve(slc_transport *transport, slc_host_wait *wait, sluice_error *error);
 sluice_status slc_host_greet(slc_transport *transport, slc_host_peer *peer, slc_host_wait *wait, sluice_error *error);
