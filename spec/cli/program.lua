@@ -2,7 +2,6 @@
 -- The program is SLUICE_PROGRAM, or build/sluice.
 
 local cjson = require "cjson"
-local poll = require "posix.poll"
 local signal = require "posix.signal"
 local socket = require "posix.sys.socket"
 local stdlib = require "posix.stdlib"
@@ -72,6 +71,7 @@ function program.start(arguments, environment)
    end
    self.pid = pid
    pcall(unistd.setpid, "p", pid, pid)
+   self:wait_for_exec()
    return self
 end
 
@@ -102,6 +102,15 @@ function process:ranks()
    return list
 end
 
+-- Waits until the forked child is the program: before, a signal would meet busted's own handler.
+function process:wait_for_exec()
+   local name = program.path:match("[^/]+$")
+   program.until_true(10, function()
+      local command = read_file(("/proc/%d/cmdline"):format(self.pid)) or ""
+      return command == "" or command:match("^[^%z]*"):sub(-#name) == name
+   end)
+end
+
 --- Waits until check() is true; false after `seconds`.
 function program.until_true(seconds, check)
    local deadline = now() + seconds
@@ -109,7 +118,6 @@ function program.until_true(seconds, check)
       if now() > deadline then
          return false
       end
-      poll.rpoll(0, 0)
       time.nanosleep({ tv_sec = 0, tv_nsec = 10000000 })
    end
    return true

@@ -35,7 +35,7 @@ describe("sluice run", function()
       assert.equal(404096, object.bytes_direct + object.bytes_full + object.bytes_alias + object.bytes_skip)
       assert.equal(3 * 4 * object.coverage.live_bytes, object.bytes_verified)
       assert.equal(3, #object.update_seconds)
-      for _, phase in ipairs({ "describe", "plan", "init", "fill", "update", "verify", "total" }) do
+      for _, phase in ipairs({ "describe", "plan", "prepare", "init", "fill", "update", "verify", "total" }) do
          assert.equal("number", type(object.seconds[phase]), phase)
       end
       local sum = 0

@@ -2,9 +2,11 @@
 #include "cli/native.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -110,18 +112,25 @@ static int native_columns(lua_State *L)
 
 /* ---- a rank ---- */
 
+typedef struct {
+    int fd;
+    pthread_mutex_t whole_lines;
+} line_socket;
+
 static void write_line(void *user, const char *line, size_t length)
 {
-    int fd = *(const int *)user;
+    line_socket *out = user;
+    pthread_mutex_lock(&out->whole_lines);
     while (length > 0) {
-        ssize_t wrote = write(fd, line, length);
+        ssize_t wrote = send(out->fd, line, length, MSG_NOSIGNAL);
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote <= 0)
-            return; /* whoever started this rank is gone; it ends by itself */
+            break; /* whoever started this rank is gone; it ends by itself */
         line += wrote;
         length -= (size_t)wrote;
     }
+    pthread_mutex_unlock(&out->whole_lines);
 }
 
 static void call_line(void *user, const char *line, size_t length)
@@ -136,9 +145,12 @@ static void call_line(void *user, const char *line, size_t length)
 static int native_run_rank(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
-    bool piped = lua_type(L, 2) == LUA_TNUMBER;
-    int fd = piped ? (int)lua_tointeger(L, 2) : -1;
-    slc_report report = { .write = piped ? write_line : call_line, .user = piped ? (void *)&fd : (void *)L, .progress = piped };
+    bool supervised = lua_type(L, 2) == LUA_TNUMBER;
+    line_socket out = { .fd = supervised ? (int)lua_tointeger(L, 2) : -1, .whole_lines = PTHREAD_MUTEX_INITIALIZER };
+    slc_report report = { .write = supervised ? write_line : call_line,
+                          .user = supervised ? (void *)&out : (void *)L,
+                          .progress = supervised,
+                          .go = out.fd };
     slc_job job;
     sluice_error error = SLUICE_ERROR_INIT;
     sluice_status status = slc_job_read(L, 1, &job, &error);

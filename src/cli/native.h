@@ -2,9 +2,9 @@
  * native.h: what lua/sluice/cli/ calls in C, as the module sluice.native. A function that can fail in operation returns nil,
  * a text and a status number; misuse raises.
  *
- *   rank.c     run_rank(job, sink)          sink: a descriptor for report lines, or a function that gets each line
+ *   rank.c     run_rank(job, sink)          sink: the socket of whoever started it, or a function that gets each line
  *   plan.c     plan(job)                    one rank's plan without any network
- *   process.c  spawn signals next_signal poll read kill reap close listen memfd
+ *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd
  *   native.c   version seal checkpoint monotonic peak is_terminal columns
  */
 #ifndef SLC_CLI_NATIVE_H

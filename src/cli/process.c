@@ -116,8 +116,8 @@ static int process_spawn(lua_State *L)
         luaL_checktype(L, i, LUA_TTABLE);
     luaL_checkstack(L, 16, "starting a rank");
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return slc_native_fail_errno(L, "cannot make a pipe for a rank");
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return slc_native_fail_errno(L, "cannot make a socket for a rank");
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     size_t nkeep = lua_objlen(L, 3);
     int *keep = lua_newuserdata(L, (nkeep + 1) * sizeof *keep);
@@ -234,6 +234,13 @@ static int process_read(lua_State *L)
     return 1;
 }
 
+/* let_go(report): the rank that waits at the other end goes on */
+static int process_let_go(lua_State *L)
+{
+    (void)!send(luaL_checkint(L, 1), "g", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return 0;
+}
+
 static int process_close(lua_State *L)
 {
     close(luaL_checkint(L, 1));
@@ -291,6 +298,7 @@ const luaL_Reg slc_native_process[] = {
     { "poll", process_poll },
     { "read", process_read },
     { "close", process_close },
+    { "let_go", process_let_go },
     { "listen", process_listen },
     { "memfd", process_memfd },
     { NULL, NULL },

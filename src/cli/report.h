@@ -1,7 +1,8 @@
 /*
  * report.h: what a rank tells whoever started it: one JSON object a line, with "event" and whatever belongs to it.
  *
- *   ready     seconds, plan (of the first worker only)      filled    update, seconds, bytes
+ *   prepared  update (0), seconds, bytes                    filled    update, seconds, bytes
+ *   waiting   update (0: before init)                       ready     seconds, plan (of the first worker only)
  *   progress  update, done, total                           updated   update, from, to (monotonic clock), bytes, full
  *   verified  update, seconds, bytes                        log       level, text
  *   failed    status, code, stage, text, rank, exit         done
@@ -17,6 +18,7 @@ typedef struct slc_report {
     void (*write)(void *user, const char *line, size_t length);
     void *user;
     bool progress; /* whether it wants progress events, which come from the thread that moves bytes */
+    int go;        /* a descriptor that gives one byte when all ranks wait and may go on; -1: they do not wait for each other */
 } slc_report;
 
 /* Opens a line: {"event":"<name>". */

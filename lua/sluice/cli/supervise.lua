@@ -55,7 +55,23 @@ function group:take_line(child, line)
       local weight = event.code == 10 and 5 or OK_TO_FOLLOW[event.code] and 3 or 2
       return self:fail(child, weight, event.text, event.exit)
    end
+   if event.event == "waiting" then
+      self:meet()
+   end
    self.on_event(child.rank, event)
+end
+
+-- When all ranks wait, all may go on.
+function group:meet()
+   self.waiting = self.waiting + 1
+   if self.waiting == self.count then
+      self.waiting = 0
+      for _, child in ipairs(self.children) do
+         if child.report then
+            native.let_go(child.report)
+         end
+      end
+   end
 end
 
 -- Everything that can be read now; false at the end of the pipe.
@@ -173,7 +189,7 @@ end
 --    ended it
 function supervise.run(ranks, options)
    local self = setmetatable({
-      children = {}, by_fd = {}, alive = 0, failures = {}, cancelled = false, grace_s = options.grace_s or 5,
+      children = {}, by_fd = {}, alive = 0, count = #ranks, waiting = 0, failures = {}, cancelled = false, grace_s = options.grace_s or 5,
       on_event = options.on_event, on_tick = options.on_tick or function() end,
       signals = fault.check(native.signals()),
    }, group)

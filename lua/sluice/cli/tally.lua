@@ -11,7 +11,7 @@ tally.__index = tally
 -- @param verify whether workers verify
 function tally.new(here, plan, show, verify)
    return setmetatable({
-      here = here, plan = plan, show = show, verify = verify, ready = 0, init_s = 0, roads = {}, update = {}, received = 0, checked = 0,
+      here = here, plan = plan, show = show, verify = verify, ready = 0, init_s = 0, prepare_s = 0, roads = {}, update = {}, received = 0, checked = 0,
       expected = plan.worker_bytes * here.workers,
    }, tally)
 end
@@ -43,6 +43,10 @@ function take.ready(self, _, event)
    else
       self.show:status("%d of %d ranks ready", self.ready, self.here.size)
    end
+end
+
+function take.prepared(self, _, event)
+   self.prepare_s = math.max(self.prepare_s, event.seconds)
 end
 
 function take.filled(self, _, event)
@@ -117,7 +121,7 @@ end
 
 --- Seconds of each phase, summed over updates; a phase lasts as long as on its slowest rank.
 function tally:seconds()
-   local sums, list = { init = self.init_s, fill = 0, update = 0, verify = 0 }, {}
+   local sums, list = { prepare = self.prepare_s, init = self.init_s, fill = 0, update = 0, verify = 0 }, {}
    for number = 1, self.here.deployment.updates do
       local update = self.update[number]
       sums.fill = sums.fill + update.fill_s
