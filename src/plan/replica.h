@@ -3,10 +3,12 @@
  * of one replica group send about the same number of bytes, over the whole plan and over any stretch of it.
  *
  * A target's pieces are shared out in two steps. First, a piece is cut into as many parts as it takes (and as its size
- * allows) for every replica to get the same. What cannot be shared out evenly, because the pieces are small, is one more
- * part for some replicas that follow each other; the scheduler keeps what each replica has sent so and starts where the
- * least has been. A part is below two quanta, so that after n such targets no replica is further from the mean than
- * sqrt(n) parts, and where one part is left over at a time, than one part.
+ * allows: none below a quantum) for the busiest replica to send at most a sixteenth more than the mean. What cannot be
+ * shared out evenly is one more part for some replicas that follow each other; the scheduler keeps what each replica has
+ * sent beyond its share so far and starts where that is least. Of targets that are cut as far as their size allows such a
+ * part is below two quanta; so over any stretch of a plan no replica is further from the mean than a sixteenth and a few
+ * quanta. (The sum of squares of the distances from the mean never grows by more than the square of a part, for the
+ * neighbours that have sent least have sent no more than the mean.)
  */
 #ifndef SLC_PLAN_REPLICA_H
 #define SLC_PLAN_REPLICA_H
