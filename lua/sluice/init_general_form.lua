@@ -2,7 +2,6 @@
 -- parameter an ordered list of placements, the first outermost; axes that none names replicate.
 -- @module sluice.init_general_form
 
-local canonical = require "sluice.canonical"
 local check = require "sluice.check"
 local core = require "sluice.core"
 local init_params = require "sluice.init_params"
@@ -151,40 +150,31 @@ local function mesh_of(param, i, meshes, only)
    return mesh
 end
 
--- Placements that say the same become one layout, which C gets once. A layout depends on the shape only by its check.
-local function layout_of(builder, mesh, placements)
-   local key = {}
-   for k, placement in ipairs(placements) do
-      key[k] = table.concat(placement, ",")
-   end
-   key = table.concat(key, ";")
+-- The number of a parameter's layout, which C gets once. What was checked once for a tensor of as many dims needs no second
+-- look, unless it holds a chunk, which is checked against the shape.
+local function layout_of(builder, param, i, mesh)
+   local text = core.canonical(param.src_placements)
+   local key = #param.shape .. text
    local number = mesh.layouts[key]
    if not number then
-      number = builder.layout(mesh.name, placements)
+      number = builder.layout(mesh.name, read_placements(param, i, mesh))
       mesh.layouts[key] = number
+   elseif text:find('"chunk"', 1, true) then
+      read_placements(param, i, mesh)
    end
    return number
 end
 
-local ORDER = { "allow_full_fallback", "dtype_name", "name", "shape", "src_mesh", "src_placements" }
-
-local function encode(param)
-   local items = {}
-   for _, key in ipairs(ORDER) do
-      local value = param[key]
-      if value ~= nil then
-         items[#items + 1] = '"' .. key .. '":' .. canonical.encode(value)
-      end
-   end
-   return "{" .. table.concat(items, ",") .. "}"
+--- What the source digest is of.
+function form.hashed(info)
+   return { params = info.params, schema = info.schema, src_meshes = info.src_meshes }
 end
 
 --- Checks meshes and parameters and gives them to the builder.
--- @return the text to hash
 function form.read(info, builder, trainers, workers)
    local meshes, only = read_meshes(info, "src_meshes", false, trainers, "rank_offset", builder)
    read_meshes(info, "dst_meshes", true, workers, "world_size - rank_offset", builder)
-   local seen, texts = {}, {}
+   local seen = {}
    for i, param in ipairs(info.params) do
       if not check.is_object(param) then
          check.fail(param, "must be an object", "params", i)
@@ -192,12 +182,9 @@ function form.read(info, builder, trainers, workers)
       check.keys(param, PARAM_KEYS, PARAM_OPTIONAL, "params", i)
       init_params.check(param, i, seen, 0)
       local mesh = mesh_of(param, i, meshes, only)
-      local number = layout_of(builder, mesh, read_placements(param, i, mesh))
+      local number = layout_of(builder, param, i, mesh)
       builder.param(param.name, param.dtype_name, param.shape, number, param.allow_full_fallback ~= false)
-      texts[i] = encode(param)
    end
-   return ('{"params":[%s],"schema":"sluice/1","src_meshes":%s}'):format(table.concat(texts, ","),
-      canonical.encode(info.src_meshes))
 end
 
 return form

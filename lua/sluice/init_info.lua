@@ -4,7 +4,6 @@
 -- Errors read "<path> (<found>) <rule>". The unique id is a secret and appears in none of them.
 -- @module sluice.init_info
 
-local canonical = require "sluice.canonical"
 local check = require "sluice.check"
 local core = require "sluice.core"
 local general_form = require "sluice.init_general_form"
@@ -141,7 +140,8 @@ end
 local function read_rest(info, form, builder, trainers, world)
    read_common(info, builder)
    builder.open(trainers, world - trainers)
-   return core.digest(form.read(info, builder, trainers, world - trainers))
+   form.read(info, builder, trainers, world - trainers)
+   return core.canonical_digest(form.hashed(info))
 end
 
 --- Reads init info into the builder of init_info.c.
@@ -164,7 +164,7 @@ function init_info.seal(builder)
    local form = choose_form(info)
    check.keys(info, form.required, form.optional)
    info.source_digest = read_rest(info, form, builder, trainers, world)
-   return canonical.encode(info)
+   return core.canonical(info)
 end
 
 return init_info

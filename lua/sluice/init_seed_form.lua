@@ -2,7 +2,6 @@
 -- [replica, shard] on the workers', whose axes Sluice calls dp and tp.
 -- @module sluice.init_seed_form
 
-local canonical = require "sluice.canonical"
 local check = require "sluice.check"
 local core = require "sluice.core"
 local init_params = require "sluice.init_params"
@@ -68,33 +67,19 @@ local function layout_of(builder, meshes, param, axis, dim, parts)
    return number
 end
 
-local function numbers(list)
-   local items = {}
-   for i = 1, #list do
-      items[i] = ("%.0f"):format(list[i])
-   end
-   return table.concat(items, ",")
-end
-
-local ALLOW = { [true] = '"allow_full_fallback":true,', [false] = '"allow_full_fallback":false,' }
-
--- One parameter as it is hashed; equal to canonical.encode, in one step.
-local function encode(param)
-   local codes = param.src_placements
-   return ('{%s"dtype_name":"%s","name":%s,"shape":[%s],"src_mesh_dims":[%s],"src_placements":%s}'):format(
-      ALLOW[param.allow_full_fallback] or "", param.dtype_name, canonical.string(param.name), numbers(param.shape),
-      numbers(param.src_mesh_dims), codes == core.null and "null" or "[" .. numbers(codes) .. "]")
+--- What the source digest is of.
+function form.hashed(info)
+   return { params = info.params, schema_version = info.schema_version }
 end
 
 --- Checks meshes and parameters and gives them to the builder.
--- @return the text to hash
 function form.read(info, builder, trainers, workers)
    local dst = info.dst_mesh_dims
    if not is_mesh(dst, workers) then
       check.fail(dst, mesh_rule(workers, "world_size - rank_offset"), "dst_mesh_dims")
    end
    builder.mesh(true, "", { "dp", dst[1], "tp", dst[2] })
-   local seen, meshes, texts = {}, {}, {}
+   local seen, meshes = {}, {}
    for i, param in ipairs(info.params) do
       if not check.is_object(param) then
          check.fail(param, "must be an object", "params", i)
@@ -106,9 +91,7 @@ function form.read(info, builder, trainers, workers)
       end
       local number = layout_of(builder, meshes, param, read_placements(param, i))
       builder.param(param.name, param.dtype_name, param.shape, number, param.allow_full_fallback ~= false)
-      texts[i] = encode(param)
    end
-   return ('{"params":[%s],"schema_version":2}'):format(table.concat(texts, ","))
 end
 
 return form

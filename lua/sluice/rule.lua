@@ -26,6 +26,33 @@ local function fail(made, text, ...)
    check.raise("SCRIPT", ('%s: rule "%s": %s'):format(made.place, made.pattern, text:format(...)))
 end
 
+-- ---- picks ----
+
+--- The pick inside a slice or a pin, if there is one.
+function rule.pick_in(value)
+   local number = value.start or value.at or value.coordinate
+   return type(number) == "table" and number or nil
+end
+
+-- The picks in some lists of slices and placements.
+local function picks_in(...)
+   local picks = {}
+   for i = 1, select("#", ...) do
+      for _, value in ipairs((select(i, ...))) do
+         picks[#picks + 1] = rule.pick_in(value)
+      end
+   end
+   return picks
+end
+
+local function check_picks(picks, simple, complain)
+   for _, pick in ipairs(picks) do
+      if not simple.names[pick.capture] and not simple.bound[pick.capture] then
+         complain(('pick("%s") names no capture of the pattern'):format(pick.capture))
+      end
+   end
+end
+
 -- ---- values of a destination ----
 
 -- One value of a kind, or a list of such values; always gives a list.
@@ -129,11 +156,12 @@ local function check_strip(made, body, defaults)
    if pad ~= nil and pad ~= "zero" then
       fail(made, 'pad (%s) must be "zero"', words.shown(pad))
    end
+   local at, from = check_slices(made, "at", value("at")), check_slices(made, "from", value("from"))
+   local layout = check_layout(made, value("layout"))
    return {
       into = value("into") ~= nil and check_text(made, "into", value("into")) or nil,
-      at = check_slices(made, "at", value("at")), from = check_slices(made, "from", value("from")),
-      layout = check_layout(made, value("layout")), permute = check_permute(made, value("permute")), pad = pad,
-      templates = {},
+      at = at, from = from, layout = layout, permute = check_permute(made, value("permute")), pad = pad,
+      picks = picks_in(at, from, layout), templates = {},
    }
 end
 
@@ -223,30 +251,11 @@ local function template(made, key, text, simple)
    return compiled
 end
 
-local function check_picks(made, said, simple)
-   for _, strip in ipairs(said.strips or {}) do
-      for _, list in ipairs({ strip.at, strip.from, strip.layout }) do
-         for _, value in ipairs(list) do
-            local pick = rule.pick_in(value)
-            if pick and not simple.names[pick.capture] and not simple.bound[pick.capture] then
-               fail(made, 'pick("%s") names no capture of the pattern', pick.capture)
-            end
-         end
-      end
-   end
-end
-
---- The pick inside a slice or a pin, if there is one.
-function rule.pick_in(value)
-   local number = value.start or value.at or value.coordinate
-   return type(number) == "table" and number or nil
-end
-
 -- One simple pattern of a rule, with its templates.
 local function make_entry(made, said, simple, file)
-   check_picks(made, said, simple)
    local entry = { said = said, names = simple.names, bound = simple.bound, file = file, into = {}, companions = {} }
    for i, strip in ipairs(said.strips or {}) do
+      check_picks(strip.picks, simple, function(problem) fail(made, "%s", problem) end)
       entry.into[i] = strip.into and template(made, "into", strip.into, simple) or false
    end
    for i, companion in ipairs(said.companions) do
@@ -264,12 +273,29 @@ local function simple_patterns(pattern, complain)
    return simples
 end
 
+-- { "pattern", key = ... } says the same as rule "pattern" { key = ... }; its line is the first that holds the pattern.
+local function plain_rule(file, value)
+   if type(value) ~= "table" or type(value[1]) ~= "string" or value[1] == "" then
+      return nil
+   end
+   local body = {}
+   for key, item in pairs(value) do
+      if type(key) ~= "number" then
+         body[key] = item
+      elseif key > 1 then
+         body[key - 1] = item
+      end
+   end
+   return { plain = true, pattern = value[1], body = body, place = file.at(value[1]) }
+end
+
 local function add_rules(set, file)
    for i = 1, table.maxn(file.result.rules or {}) do
       local made = file.result.rules[i]
       if made then -- false and nil are rules that a condition left out
-         if words.kind(made) ~= "rule" then
-            check.raise("SCRIPT", ('%s: rules[%d] (%s) must be made by rule "pattern" { ... }'):format(file.path, i,
+         made = words.kind(made) and made or plain_rule(file, made) or made
+         if words.kind(made) ~= "rule" and not made.plain then
+            check.raise("SCRIPT", ('%s: rules[%d] (%s) must be a rule: rule "pattern" { ... }'):format(file.path, i,
                words.shown(made)))
          end
          local said = read_body(made)
@@ -284,6 +310,20 @@ local function add_rules(set, file)
    end
 end
 
+local function add_where(set, made)
+   local function complain(problem)
+      check.raise("SCRIPT", ('%s: where "%s": %s'):format(made.place, made.pattern, problem))
+   end
+   local picks = picks_in(made.pins)
+   for _, simple in ipairs(simple_patterns(made.pattern, function(problem) complain("the pattern " .. problem) end)) do
+      check_picks(picks, simple, complain)
+      set.pin_count = set.pin_count + 1
+      set.pins = set.pins or match.new()
+      set.pins:add(simple, set.pin_count, { pins = made.pins, picks = picks, names = simple.names, bound = simple.bound,
+                                            place = made.place, pattern = made.pattern, number = set.pin_count, settled = {} })
+   end
+end
+
 local function add_pins(set, file)
    for i = 1, table.maxn(file.result.pins or {}) do
       local made = file.result.pins[i]
@@ -291,14 +331,7 @@ local function add_pins(set, file)
          check.raise("SCRIPT", ('%s: pins[%d] (%s) must be made by where "pattern" (pin(...))'):format(file.path, i,
             words.shown(made)))
       elseif made then
-         for _, simple in ipairs(simple_patterns(made.pattern, function(problem)
-            check.raise("SCRIPT", ('%s: where "%s": the pattern %s'):format(made.place, made.pattern, problem))
-         end)) do
-            set.pin_count = set.pin_count + 1
-            set.pins = set.pins or match.new()
-            set.pins:add(simple, set.pin_count, { pins = made.pins, names = simple.names, bound = simple.bound,
-                                                  place = made.place, number = set.pin_count })
-         end
+         add_where(set, made)
       end
    end
 end

@@ -34,25 +34,33 @@ local function picked(pick, entry, matcher, said, name)
    return value
 end
 
--- Replaces the picks of a list of slices or placements; `key` collects what was picked.
-local function settle(list, entry, matcher, said, name, key)
-   local settled
+-- What each pick of a list gives for this name, and a text that is equal where all give the same.
+local function pick_all(picks, entry, matcher, said, name)
+   if #picks == 0 then
+      return picks, ""
+   end
+   local numbers = {}
+   for i, pick in ipairs(picks) do
+      numbers[i] = picked(pick, entry, matcher, said, name)
+   end
+   return numbers, #picks == 1 and numbers[1] or table.concat(numbers, ",")
+end
+
+-- The list with its picks replaced by the numbers that they gave.
+local function settle(list, picks, numbers)
+   local settled = {}
    for i, value in ipairs(list) do
+      settled[i] = value
       local pick = rule.pick_in(value)
-      if pick then
-         if not settled then
-            settled = {}
-            for k = 1, #list do
-               settled[k] = list[k]
-            end
+      for k = 1, pick and #picks or 0 do
+         if picks[k] == pick then
+            local number = numbers[k]
+            settled[i] = { kind = words.kind(value), dim = value.dim, axis = value.axis, count = value.count, step = value.step,
+                           start = number, at = number, coordinate = number }
          end
-         local number = picked(pick, entry, matcher, said, name)
-         key[#key + 1] = number
-         settled[i] = { kind = words.kind(value), dim = value.dim, axis = value.axis, count = value.count, step = value.step,
-                        start = number, at = number, coordinate = number }
       end
    end
-   return settled or list
+   return settled
 end
 
 local function kind_of(value)
@@ -218,18 +226,14 @@ end
 -- @param pins settled pins that a `where` adds, and their text
 -- @return { id =, everywhere = whether each worker surely holds elements }
 function target.template(context, strip, entry, matcher, param, pins, pins_key)
-   local said, name, key = entry.said, param.canonical, {}
-   local at = settle(strip.at, entry, matcher, said, name, key)
-   local from = settle(strip.from, entry, matcher, said, name, key)
-   local placements = settle(strip.layout, entry, matcher, said, name, key)
-   local full_key = param.shape_key .. "|" .. pins_key
-   if #key > 0 then
-      full_key = full_key .. "|" .. table.concat(key, ",")
-   end
-   local found = strip.templates[full_key]
+   local said, name = entry.said, param.canonical
+   local numbers, key = pick_all(strip.picks, entry, matcher, said, name)
+   key = param.shape_key .. "|" .. pins_key .. "|" .. key
+   local found = strip.templates[key]
    if not found then
-      found = make(context, strip, said, param, at, from, joined(pins, placements))
-      strip.templates[full_key] = found
+      found = make(context, strip, said, param, settle(strip.at, strip.picks, numbers), settle(strip.from, strip.picks, numbers),
+         joined(pins, settle(strip.layout, strip.picks, numbers)))
+      strip.templates[key] = found
    end
    return found
 end
@@ -237,10 +241,15 @@ end
 --- The pins that a `where` adds to a name, with the captured numbers filled in.
 -- @return list of pins, and a text that is equal for equal lists
 function target.pins(where, matcher, name)
-   local key = {}
-   local said = { place = where.place, pattern = "where" }
-   local pins = settle(where.pins, where, matcher, said, name, key)
-   return pins, where.number .. ":" .. table.concat(key, ",")
+   local said = { place = where.place, pattern = where.pattern }
+   local numbers, key = pick_all(where.picks, where, matcher, said, name)
+   key = where.number .. ":" .. key
+   local found = where.settled[key]
+   if not found then
+      found = settle(where.pins, where.picks, numbers)
+      where.settled[key] = found
+   end
+   return found, key
 end
 
 return target

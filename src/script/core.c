@@ -1,28 +1,16 @@
 /*
- * core.c: the module sluice.core, what the library's own Lua modules ask of C: digests, JSON from outside, element types,
- * addresses, the text of compiled-in files, and the guard under which rule code runs. Rule code never sees it.
+ * core.c: the module sluice.core, what the library's own Lua modules ask of C: JSON from outside and its canonical form,
+ * digests, element types, addresses, the text of compiled-in files, and the guard under which rule code runs. Rule code never sees it.
  */
 #include "base/digest.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "script/canonical.h"
 #include "script/json.h"
 #include "script/modules.h"
 
 #include <arpa/inet.h>
 #include <string.h>
-
-/* digest(text) -> SHA-256 in hex */
-static int core_digest(lua_State *L)
-{
-    size_t length;
-    const char *text = luaL_checklstring(L, 1, &length);
-    char sum[SLC_DIGEST_TEXT];
-    sluice_error error = SLUICE_ERROR_INIT;
-    if (slc_digest(text, length, sum, &error) != SLUICE_OK)
-        slc_lua_raise(L, &error);
-    lua_pushstring(L, sum);
-    return 1;
-}
 
 /* json(text) -> value, odd path, odd text | nil, message: see json.h */
 static int core_json(lua_State *L)
@@ -30,6 +18,62 @@ static int core_json(lua_State *L)
     size_t length;
     const char *text = luaL_checklstring(L, 1, &length);
     return slc_json_decode(L, text, length);
+}
+
+static const char BUFFER[] = "sluice.buffer";
+
+static int clear_buffer(lua_State *L)
+{
+    slc_buffer_clear(luaL_checkudata(L, 1, BUFFER));
+    return 0;
+}
+
+/* A buffer that Lua owns, so that an error on the way leaks nothing; stays on the stack. */
+static slc_buffer *new_buffer(lua_State *L)
+{
+    slc_buffer *buffer = lua_newuserdata(L, sizeof *buffer);
+    *buffer = (slc_buffer){ 0 };
+    luaL_getmetatable(L, BUFFER);
+    lua_setmetatable(L, -2);
+    return buffer;
+}
+
+static slc_buffer *write_canonical(lua_State *L)
+{
+    luaL_checkany(L, 1);
+    slc_buffer *buffer = new_buffer(L);
+    const char *problem;
+    if (!slc_canonical(L, 1, buffer, &problem)) {
+        bool no_memory = buffer->failed;
+        slc_buffer_clear(buffer);
+        if (no_memory)
+            slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for canonical JSON");
+        luaL_error(L, "canonical JSON: %s", problem);
+    }
+    return buffer;
+}
+
+/* canonical(value) -> its canonical JSON */
+static int core_canonical(lua_State *L)
+{
+    slc_buffer *buffer = write_canonical(L);
+    lua_pushlstring(L, (const char *)buffer->data, buffer->length);
+    slc_buffer_clear(buffer);
+    return 1;
+}
+
+/* canonical_digest(value) -> the digest of its canonical JSON */
+static int core_canonical_digest(lua_State *L)
+{
+    slc_buffer *buffer = write_canonical(L);
+    char sum[SLC_DIGEST_TEXT];
+    sluice_error error = SLUICE_ERROR_INIT;
+    sluice_status status = slc_digest(buffer->data, buffer->length, sum, &error);
+    slc_buffer_clear(buffer);
+    if (status != SLUICE_OK)
+        slc_lua_raise(L, &error);
+    lua_pushstring(L, sum);
+    return 1;
 }
 
 /* is_address(text, 4 or 6) -> whether it is an IP address of that version */
@@ -94,9 +138,19 @@ static void push_statuses(lua_State *L)
 int slc_lua_open_core(lua_State *L)
 {
     static const luaL_Reg FUNCTIONS[] = {
-        { "digest", core_digest }, { "json", core_json },   { "is_address", core_is_address }, { "file", core_file },
-        { "files", core_files },   { "guard", slc_lua_guard }, { NULL, NULL },
+        { "json", core_json },
+        { "canonical", core_canonical },
+        { "canonical_digest", core_canonical_digest },
+        { "is_address", core_is_address },
+        { "file", core_file },
+        { "files", core_files },
+        { "guard", slc_lua_guard },
+        { NULL, NULL },
     };
+    luaL_newmetatable(L, BUFFER);
+    lua_pushcfunction(L, clear_buffer);
+    lua_setfield(L, -2, "__gc");
+    lua_pop(L, 1);
     lua_newtable(L);
     for (const luaL_Reg *f = FUNCTIONS; f->name != NULL; f++) {
         lua_pushcfunction(L, f->func);
