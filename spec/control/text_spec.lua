@@ -64,6 +64,16 @@ describe("text", function()
       assert.matches(("; and %d ranks more$"):format(100 - said), text)
    end)
 
+   it("counts what is left out of a long list of ranks that say one thing", function()
+      local says = {}
+      for i = 1, 500 do
+         says[i] = {2 * i, "same"}
+      end
+      local text = sayings(says)
+      local named = select(2, text:match("^ranks ([%d, ]+) and"):gsub("%d+", ""))
+      assert.matches((" and %d more: same$"):format(500 - named), text)
+   end)
+
    it("gives the room that short texts leave to long ones", function()
       local long = ("y"):rep(700)
       assert.equal("rank 0: a; rank 1: " .. long, sayings({{0, "a"}, {1, long}}, 1000))

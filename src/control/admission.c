@@ -6,14 +6,13 @@
 
 #include "base/error.h"
 #include "control/agree.h"
+#include "control/attendance.h"
 #include "control/group.h"
 #include "control/listener.h"
-#include "control/visitor.h"
 #include "control/word.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -27,7 +26,6 @@ enum {
     LINES_OF_STRANGERS = 100, /* logged; then every 1000th */
     SPARE_DESCRIPTORS = 16,
     JOIN_LONGEST = 1024,
-    NAME_ROOM = 600,
     SLICE_MS = 50,
     LONG_SLICE_MS = 60000
 };
@@ -39,145 +37,26 @@ static const double RIVAL_S = 1; /* held that long, so that all ranks of a secon
 typedef struct admission {
     const slc_rendezvous_options *options;
     const slc_claim *own;
-    char own_who[SLC_WHO_TEXT];
     slc_listener listener;
-    slc_visitors visitors;
-    slc_visitor **member;  /* by rank */
-    slc_deadline deadline; /* the soonest of all that are here */
-    uint64_t turned_away;
-    char last_turned_away[512];
+    slc_attendance here;
     sluice_error failure; /* of rank 0 itself; ends the waiting */
 } admission;
 
-/* ---- texts ---- */
-
-static const char *who_holds(const admission *at, int32_t rank)
-{
-    if (rank == 0)
-        return at->own_who;
-    return at->member[rank] == NULL || at->member[rank]->who == NULL ? "unknown" : at->member[rank]->who;
-}
-
-static int by_rank(const void *a, const void *b)
-{
-    const slc_visitor *x = *(slc_visitor *const *)a, *y = *(slc_visitor *const *)b;
-    return x->claim.rank < y->claim.rank ? -1 : x->claim.rank > y->claim.rank;
-}
-
-/* "rank 2 is claimed by (...) and (...); rank 3 ..."; *first is the lowest such rank. */
-static void add_rivals(const admission *at, slc_line *line, int32_t *first)
-{
-    const slc_visitor_list *rivals = &at->visitors.list[SLC_RIVAL];
-    size_t count = (size_t)rivals->count, filled = 0;
-    slc_visitor **rival = slc_allocate(count * sizeof *rival);
-    slc_visitor *only = rivals->first, **sorted = rival == NULL ? &only : rival;
-    for (slc_visitor *one = rivals->first; rival != NULL && one != NULL; one = one->next)
-        rival[filled++] = one;
-    if (rival == NULL)
-        filled = count > 0;
-    else
-        qsort(rival, filled, sizeof *rival, by_rank);
-    for (size_t i = 0, claimants; i < filled; i += claimants) {
-        int32_t rank = sorted[i]->claim.rank;
-        for (claimants = 1; i + claimants < filled && sorted[i + claimants]->claim.rank == rank;)
-            claimants++;
-        if (i > 0 && slc_line_left(line) < 2 * NAME_ROOM) {
-            slc_line_add(line, "; and %zu more claims", filled - i);
-            break;
-        }
-        slc_line_add(line, "%srank %d is claimed by (%s)", i == 0 ? "" : "; ", rank, who_holds(at, rank));
-        size_t named = 0;
-        for (; named < claimants && slc_line_left(line) > NAME_ROOM; named++)
-            slc_line_add(line, " and (%s)", sorted[i + named]->who == NULL ? "unknown" : sorted[i + named]->who);
-        if (named < claimants)
-            slc_line_add(line, " and %zu more", claimants - named);
-    }
-    *first = filled > 0 ? sorted[0]->claim.rank : -1;
-    slc_release(rival);
-}
-
-/* "ranks 0-2" of those that are here, or that are missing. */
-static void add_present(const admission *at, slc_line *line, bool present)
-{
-    int32_t world = at->options->world_size;
-    int32_t *rank = slc_allocate((size_t)world * sizeof *rank);
-    size_t count = 0;
-    for (int32_t i = 0; rank != NULL && i < world; i++)
-        if ((i == 0 || at->member[i] != NULL) == present)
-            rank[count++] = i;
-    if (count > 0)
-        slc_line_add_ranks(line, rank, count, NAME_ROOM);
-    else
-        slc_line_add(line, rank == NULL ? "too many to say without memory" : "none");
-    slc_release(rank);
-}
-
-static slc_line line_after(sluice_error *error)
-{
-    return (slc_line){ .text = error->text, .room = sizeof error->text, .length = strlen(error->text) };
-}
-
-static void say_overfull(const admission *at, sluice_error *error)
-{
-    slc_fail(error, SLUICE_DISAGREE, STAGE, "refused: as many processes came as the world of %d has ranks, but ",
-             at->options->world_size);
-    /* The missing ranks come last, so they get their room first. */
-    char missing[NAME_ROOM + 64];
-    slc_line tail = slc_line_in(missing, sizeof missing);
-    add_present(at, &tail, false);
-    slc_line line = line_after(error);
-    line.room -= tail.length + 16;
-    int32_t first;
-    add_rivals(at, &line, &first);
-    line.room = sizeof error->text;
-    slc_line_add(&line, "; missing: %s", missing);
-    error->rank = first;
-}
-
-static void say_rival(const admission *at, sluice_error *error)
-{
-    slc_fail(error, SLUICE_DISAGREE, STAGE, "refused: ");
-    slc_line line = line_after(error);
-    add_rivals(at, &line, &error->rank);
-}
-
-static void say_late(const admission *at, sluice_error *error)
-{
-    int32_t came = 1 + at->visitors.list[SLC_MEMBER].count, first;
-    slc_fail(error, SLUICE_TIMEOUT, STAGE, "%d of %d ranks came within %.3g s: ", came, at->options->world_size, at->deadline.seconds);
-    slc_line line = line_after(error);
-    add_present(at, &line, true);
-    slc_line_add(&line, "; missing: ");
-    add_present(at, &line, false);
-    slc_line_add(&line, "; rank 0 listens on %s", at->listener.text);
-    if (at->visitors.list[SLC_RIVAL].count > 0) {
-        slc_line_add(&line, "; ");
-        add_rivals(at, &line, &first);
-    }
-    if (at->turned_away > 0)
-        slc_line_add(&line, "; %llu connection%s turned away, the last: %s", (unsigned long long)at->turned_away,
-                     at->turned_away == 1 ? " was" : "s were", at->last_turned_away);
-    for (int32_t i = 1; i < at->options->world_size && error->rank < 0; i++)
-        if (at->member[i] == NULL)
-            error->rank = i;
-}
-
 /* ---- turning away ---- */
 
-/* `why` NULL: it left by itself. */
 static void note_turned_away(admission *at, const slc_visitor *visitor, const char *why)
 {
-    at->turned_away++;
-    snprintf(at->last_turned_away, sizeof at->last_turned_away, "%s: %s", slc_channel_peer(visitor->channel), why);
-    if (at->turned_away <= LINES_OF_STRANGERS || at->turned_away % 1000 == 0)
-        slc_say(&at->options->log, SLUICE_LOG_WARN, "rendezvous: turned away %s (%llu so far)", at->last_turned_away,
-                (unsigned long long)at->turned_away);
+    at->here.turned_away++;
+    snprintf(at->here.last_turned_away, sizeof at->here.last_turned_away, "%s: %s", slc_channel_peer(visitor->channel), why);
+    if (at->here.turned_away <= LINES_OF_STRANGERS || at->here.turned_away % 1000 == 0)
+        slc_say(&at->options->log, SLUICE_LOG_WARN, "rendezvous: turned away %s (%llu so far)", at->here.last_turned_away,
+                (unsigned long long)at->here.turned_away);
 }
 
 static void turn_away(admission *at, slc_visitor *stranger, const char *why)
 {
     note_turned_away(at, stranger, why);
-    slc_visitor_drop(&at->visitors, stranger);
+    slc_visitor_drop(&at->here.visitors, stranger);
 }
 
 static void refuse_stranger(admission *at, slc_visitor *stranger, sluice_status status, const char *why)
@@ -185,34 +64,34 @@ static void refuse_stranger(admission *at, slc_visitor *stranger, sluice_status 
     sluice_error told = SLUICE_ERROR_INIT;
     slc_fail(&told, status, STAGE, "refused: %s", why);
     note_turned_away(at, stranger, why);
-    slc_visitor_refuse(&at->visitors, stranger, &told);
-    slc_visitor_drop(&at->visitors, stranger);
+    slc_visitor_refuse(&at->here.visitors, stranger, &told);
+    slc_visitor_drop(&at->here.visitors, stranger);
 }
 
 static void refuse_everyone(admission *at, const sluice_error *why)
 {
     for (int kind = SLC_MEMBER; kind <= SLC_RIVAL; kind++)
-        for (slc_visitor *visitor = at->visitors.list[kind].first; visitor != NULL; visitor = visitor->next)
-            slc_visitor_refuse(&at->visitors, visitor, why);
+        for (slc_visitor *visitor = at->here.visitors.list[kind].first; visitor != NULL; visitor = visitor->next)
+            slc_visitor_refuse(&at->here.visitors, visitor, why);
 }
 
 /* ---- members and rivals ---- */
 
 static void reckon_deadline(admission *at)
 {
-    at->deadline = at->options->deadline;
-    for (const slc_visitor *member = at->visitors.list[SLC_MEMBER].first; member != NULL; member = member->next)
-        at->deadline = slc_deadline_sooner(at->deadline, member->until);
+    at->here.deadline = at->options->deadline;
+    for (const slc_visitor *member = at->here.visitors.list[SLC_MEMBER].first; member != NULL; member = member->next)
+        at->here.deadline = slc_deadline_sooner(at->here.deadline, member->until);
 }
 
 static void seat(admission *at, slc_visitor *visitor)
 {
     slc_deadline until = slc_word_deadline(visitor->claim.left_ms, visitor->claim.total_ms);
-    slc_visitor_becomes(&at->visitors, visitor, SLC_MEMBER, until);
-    at->member[visitor->claim.rank] = visitor;
-    at->deadline = slc_deadline_sooner(at->deadline, until);
+    slc_visitor_becomes(&at->here.visitors, visitor, SLC_MEMBER, until);
+    at->here.member[visitor->claim.rank] = visitor;
+    at->here.deadline = slc_deadline_sooner(at->here.deadline, until);
     slc_say(&at->options->log, SLUICE_LOG_INFO, "rendezvous: rank %d (%s) has come, %d of %d", visitor->claim.rank, visitor->who,
-            1 + at->visitors.list[SLC_MEMBER].count, at->options->world_size);
+            1 + at->here.visitors.list[SLC_MEMBER].count, at->options->world_size);
 }
 
 /* A rank's place is free again: the rival that has waited longest takes it, and claims refused because of it count no more. */
@@ -220,16 +99,16 @@ static void unseat(admission *at, slc_visitor *member, const char *why)
 {
     int32_t rank = member->claim.rank;
     slc_say(&at->options->log, SLUICE_LOG_WARN, "rendezvous: rank %d (%s) %s; its place is free again", rank, member->who, why);
-    at->member[rank] = NULL;
-    slc_visitor_drop(&at->visitors, member);
+    at->here.member[rank] = NULL;
+    slc_visitor_drop(&at->here.visitors, member);
     reckon_deadline(at);
     slc_visitor *heir = NULL;
-    for (slc_visitor *rival = at->visitors.list[SLC_RIVAL].first, *next; rival != NULL; rival = next) {
+    for (slc_visitor *rival = at->here.visitors.list[SLC_RIVAL].first, *next; rival != NULL; rival = next) {
         next = rival->next;
         if (rival->claim.rank != rank)
             continue;
         if (rival->channel == NULL)
-            slc_visitor_drop(&at->visitors, rival);
+            slc_visitor_drop(&at->here.visitors, rival);
         else if (heir == NULL)
             heir = rival;
     }
@@ -258,17 +137,17 @@ static void consider(admission *at, slc_visitor *visitor)
         turn_away(at, visitor, "no memory for its name");
         return;
     }
-    slc_visitor *member = at->member[claim->rank];
+    slc_visitor *member = at->here.member[claim->rank];
     if (claim->rank > 0 && member == NULL) {
         seat(at, visitor);
     } else if (member != NULL && memcmp(member->claim.nonce, claim->nonce, SLC_NONCE) == 0) {
-        at->member[claim->rank] = NULL;
-        slc_visitor_drop(&at->visitors, member);
+        at->here.member[claim->rank] = NULL;
+        slc_visitor_drop(&at->here.visitors, member);
         seat(at, visitor);
     } else {
         slc_say(&at->options->log, SLUICE_LOG_WARN, "rendezvous: rank %d is claimed by (%s) and (%s)", claim->rank,
-                who_holds(at, claim->rank), who);
-        slc_visitor_becomes(&at->visitors, visitor, SLC_RIVAL, slc_deadline_in(RIVAL_S));
+                slc_attendance_holder(&at->here, claim->rank), who);
+        slc_visitor_becomes(&at->here.visitors, visitor, SLC_RIVAL, slc_deadline_in(RIVAL_S));
     }
 }
 
@@ -310,7 +189,7 @@ static void hear(admission *at, slc_visitor *visitor)
         if (visitor->kind == SLC_MEMBER)
             unseat(at, visitor, why);
         else
-            slc_visitor_drop(&at->visitors, visitor);
+            slc_visitor_drop(&at->here.visitors, visitor);
     }
     slc_frame_clear(&frame);
 }
@@ -318,13 +197,13 @@ static void hear(admission *at, slc_visitor *visitor)
 /* Out of descriptors or memory for sockets: a stranger makes room; with none left the world cannot become whole. */
 static bool make_room(admission *at, int code)
 {
-    slc_visitor *oldest = at->visitors.list[SLC_STRANGER].first;
+    slc_visitor *oldest = at->here.visitors.list[SLC_STRANGER].first;
     if (oldest != NULL) {
         turn_away(at, oldest, "it made room for another connection");
         return true;
     }
     slc_fail_errno(&at->failure, code, STAGE, "rank 0 cannot accept more than %d of %d ranks (descriptors: ulimit -n)",
-                   at->visitors.list[SLC_MEMBER].count, at->options->world_size - 1);
+                   at->here.visitors.list[SLC_MEMBER].count, at->options->world_size - 1);
     return false;
 }
 
@@ -342,9 +221,9 @@ static void accept_some(admission *at, int listener)
         slc_visitor *stranger;
         if (slc_channel_open(fd, JOIN_LONGEST, &channel, NULL) != SLUICE_OK)
             continue;
-        if (at->visitors.list[SLC_STRANGER].count >= MOST_STRANGERS)
-            turn_away(at, at->visitors.list[SLC_STRANGER].first, "it made room for another connection");
-        if (slc_visitors_add(&at->visitors, channel, slc_deadline_in(STRANGER_S), &stranger, NULL) == SLUICE_OK)
+        if (at->here.visitors.list[SLC_STRANGER].count >= MOST_STRANGERS)
+            turn_away(at, at->here.visitors.list[SLC_STRANGER].first, "it made room for another connection");
+        if (slc_visitors_add(&at->here.visitors, channel, slc_deadline_in(STRANGER_S), &stranger, NULL) == SLUICE_OK)
             hear(at, stranger); /* most have said it all by now */
     }
 }
@@ -352,23 +231,23 @@ static void accept_some(admission *at, int listener)
 static void expire(admission *at)
 {
     slc_visitor *oldest;
-    while ((oldest = at->visitors.list[SLC_STRANGER].first) != NULL && slc_deadline_passed(oldest->until))
+    while ((oldest = at->here.visitors.list[SLC_STRANGER].first) != NULL && slc_deadline_passed(oldest->until))
         turn_away(at, oldest, "it did not say who it is within 10 s");
-    for (slc_visitor *rival = at->visitors.list[SLC_RIVAL].first; rival != NULL; rival = rival->next) {
+    for (slc_visitor *rival = at->here.visitors.list[SLC_RIVAL].first; rival != NULL; rival = rival->next) {
         if (rival->channel == NULL)
             continue;
         if (!slc_deadline_passed(rival->until))
             break;
         sluice_error told = SLUICE_ERROR_INIT;
-        say_rival(at, &told);
-        slc_visitor_refuse(&at->visitors, rival, &told);
+        slc_attendance_rivals(&at->here, &told);
+        slc_visitor_refuse(&at->here.visitors, rival, &told);
     }
 }
 
 static int longest_wait(const admission *at)
 {
-    slc_deadline next = at->deadline;
-    const slc_visitor *stranger = at->visitors.list[SLC_STRANGER].first, *rival = at->visitors.list[SLC_RIVAL].first;
+    slc_deadline next = at->here.deadline;
+    const slc_visitor *stranger = at->here.visitors.list[SLC_STRANGER].first, *rival = at->here.visitors.list[SLC_RIVAL].first;
     if (stranger != NULL)
         next = slc_deadline_sooner(next, stranger->until);
     while (rival != NULL && rival->channel == NULL)
@@ -381,7 +260,7 @@ static int longest_wait(const admission *at)
 static void pump(admission *at)
 {
     struct epoll_event event[EVENTS_AT_ONCE];
-    int count = epoll_wait(at->visitors.poller, event, EVENTS_AT_ONCE, longest_wait(at));
+    int count = epoll_wait(at->here.visitors.poller, event, EVENTS_AT_ONCE, longest_wait(at));
     if (count < 0 && errno != EINTR)
         slc_fail_errno(&at->failure, errno, STAGE, "cannot watch the connections");
     for (int i = 0; i < count; i++) {
@@ -394,7 +273,7 @@ static void pump(admission *at)
         if (!listening)
             hear(at, event[i].data.ptr);
     }
-    slc_visitors_sweep(&at->visitors);
+    slc_visitors_sweep(&at->here.visitors);
 }
 
 /* ---- beginning and end ---- */
@@ -417,18 +296,19 @@ static sluice_status open_doors(admission *at, sluice_error *error)
         status = check_descriptors(at->options->world_size, error);
     if (status != SLUICE_OK)
         return status;
-    at->member = slc_allocate_zeroed((size_t)at->options->world_size, sizeof *at->member);
-    if (at->member == NULL)
-        return slc_fail_memory(error, STAGE, "the ranks", (size_t)at->options->world_size * sizeof *at->member);
-    at->visitors.poller = epoll_create1(EPOLL_CLOEXEC);
-    if (at->visitors.poller < 0)
+    at->here.member = slc_allocate_zeroed((size_t)at->options->world_size, sizeof *at->here.member);
+    if (at->here.member == NULL)
+        return slc_fail_memory(error, STAGE, "the ranks", (size_t)at->options->world_size * sizeof *at->here.member);
+    at->here.visitors.poller = epoll_create1(EPOLL_CLOEXEC);
+    if (at->here.visitors.poller < 0)
         return slc_fail_errno(error, errno, STAGE, "cannot make a poller");
     for (size_t i = 0; i < at->listener.count; i++) {
         struct epoll_event event = { .events = EPOLLIN, .data.ptr = &at->listener.fd[i] };
-        if (epoll_ctl(at->visitors.poller, EPOLL_CTL_ADD, at->listener.fd[i], &event) < 0)
+        if (epoll_ctl(at->here.visitors.poller, EPOLL_CTL_ADD, at->listener.fd[i], &event) < 0)
             return slc_fail_errno(error, errno, STAGE, "cannot watch %s", at->listener.text);
     }
-    slc_claim_who(at->own, at->listener.text, at->own_who);
+    at->here.listening = at->listener.text;
+    slc_claim_who(at->own, at->listener.text, at->here.own_who);
     slc_say(&at->options->log, SLUICE_LOG_INFO, "rendezvous: rank 0 listens on %s for %d ranks", at->listener.text,
             at->options->world_size - 1);
     return SLUICE_OK;
@@ -439,13 +319,13 @@ static sluice_status gather(admission *at, sluice_error *error)
 {
     int32_t others = at->options->world_size - 1;
     for (;;) {
-        const slc_visitor_list *list = at->visitors.list;
+        const slc_visitor_list *list = at->here.visitors.list;
         if (list[SLC_MEMBER].count == others)
             return SLUICE_OK;
         if (at->failure.status != SLUICE_OK)
             return slc_error_copy(error, &at->failure);
         if (list[SLC_MEMBER].count + list[SLC_RIVAL].count >= others) {
-            say_overfull(at, error);
+            slc_attendance_overfull(&at->here, error);
             return error->status;
         }
         if (at->options->cancelled != NULL && *at->options->cancelled) {
@@ -453,8 +333,8 @@ static sluice_status gather(admission *at, sluice_error *error)
             error->rank = 0;
             return error->status;
         }
-        if (slc_deadline_passed(at->deadline)) {
-            say_late(at, error);
+        if (slc_deadline_passed(at->here.deadline)) {
+            slc_attendance_late(&at->here, error);
             return error->status;
         }
         pump(at);
@@ -469,8 +349,8 @@ static sluice_status make_group(admission *at, slc_group **group, sluice_error *
     slc_buffer bytes = { 0 };
     sluice_status status = slc_group_create(at->options, &made, error);
     for (int32_t i = 1; i < at->options->world_size && status == SLUICE_OK; i++) {
-        slc_channel *channel = slc_visitor_release(&at->visitors, at->member[i]);
-        status = slc_group_link(made, i, channel, &at->member[i]->claim, error);
+        slc_channel *channel = slc_visitor_release(&at->here.visitors, at->here.member[i]);
+        status = slc_group_link(made, i, channel, &at->here.member[i]->claim, error);
     }
     slc_claim_write(&bytes, at->own);
     slc_payload *welcome = slc_payload_of(&bytes);
@@ -492,8 +372,8 @@ static sluice_status make_group(admission *at, slc_group **group, sluice_error *
 sluice_status slc_admission_run(const slc_rendezvous_options *options, const slc_claim *own, slc_group **group, sluice_error *error)
 {
     *group = NULL;
-    admission at = { .options = options, .own = own, .visitors = { .poller = -1 }, .deadline = options->deadline,
-                     .failure = SLUICE_ERROR_INIT };
+    admission at = { .options = options, .own = own, .failure = SLUICE_ERROR_INIT };
+    at.here = (slc_attendance){ .world_size = options->world_size, .deadline = options->deadline, .visitors = { .poller = -1 } };
     sluice_error why = SLUICE_ERROR_INIT;
     sluice_status status = open_doors(&at, &why);
     if (status == SLUICE_OK)
@@ -504,10 +384,10 @@ sluice_status slc_admission_run(const slc_rendezvous_options *options, const slc
         refuse_everyone(&at, &why);
         slc_error_copy(error, &why);
     }
-    slc_visitors_clear(&at.visitors);
-    if (at.visitors.poller >= 0)
-        close(at.visitors.poller);
+    slc_visitors_clear(&at.here.visitors);
+    if (at.here.visitors.poller >= 0)
+        close(at.here.visitors.poller);
     slc_listener_close(&at.listener);
-    slc_release(at.member);
+    slc_release(at.here.member);
     return status;
 }

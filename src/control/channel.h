@@ -15,9 +15,13 @@ typedef struct slc_frame {
     unsigned char *payload; /* header.length bytes; released with slc_frame_clear */
 } slc_frame;
 
+/* Releases the payload and empties the frame; may be called again. */
 void slc_frame_clear(slc_frame *frame);
 
-/* Takes over `fd` (made non-blocking, close-on-exec, TCP_NODELAY where it applies), also on failure. `longest` bounds any payload below the type's own bound; 0 for none. */
+/*
+ * Takes over `fd` (made non-blocking, close-on-exec, TCP_NODELAY where it applies), also on failure. `longest` bounds any
+ * payload below the type's own bound; 0 for none.
+ */
 sluice_status slc_channel_open(int fd, uint32_t longest, slc_channel **channel, sluice_error *error);
 void slc_channel_close(slc_channel *channel); /* NULL is allowed */
 int slc_channel_fd(const slc_channel *channel);

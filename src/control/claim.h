@@ -10,7 +10,10 @@
 #define SLC_HOST_LONGEST 255u
 #define SLC_WHO_TEXT (SLC_HOST_LONGEST + SLC_ADDRESS_TEXT + 32u)
 
-/* JOIN: u32 rank, u32 world size, u64 and u64 the milliseconds left and in all, u64 process, 16 bytes nonce, string host. WELCOME: the same, of rank 0. */
+/*
+ * JOIN: u32 rank, u32 world size, u64 and u64 the milliseconds left and in all, u64 process, 16 bytes nonce, string host.
+ * WELCOME: the same, of rank 0.
+ */
 typedef struct slc_claim {
     int32_t rank, world_size;
     int64_t left_ms, total_ms;

@@ -33,6 +33,7 @@ typedef struct slc_frame_header {
     uint32_t version, type, tag, length;
 } slc_frame_header;
 
+/* Writes a header as it stands, unchecked. */
 void slc_frame_encode(const slc_frame_header *header, unsigned char bytes[SLC_FRAME_HEADER]);
 
 /*

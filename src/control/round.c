@@ -240,7 +240,7 @@ static void deliver(slc_group *group, const slc_round *round, uint32_t tag, slc_
         slc_buffer bytes = { 0 };
         if (round->answer_each(round->context, all->word, i, &bytes, NULL) != SLUICE_OK)
             bytes.failed = true;
-        slc_payload *own = bytes.failed ? NULL : verdict_of(SLUICE_OK, NULL, &bytes);
+        slc_payload *own = bytes.failed ? NULL : verdict_of(SLUICE_OK, error, &bytes);
         slc_buffer_clear(&bytes);
         put_verdict(group, round->stage, i, tag, own);
         slc_payload_release(own);

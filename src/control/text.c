@@ -61,12 +61,14 @@ void slc_line_add_cut(slc_line *line, const char *text, size_t length, size_t lo
         slc_line_add(line, "%.*s...", (int)whole_characters(text, longest - 3), text);
 }
 
-void slc_line_add_ranks(slc_line *line, const int32_t *rank, size_t count, size_t longest)
+/* The ranks lie `stride` bytes apart. */
+static void add_ranks(slc_line *line, const void *first, size_t stride, size_t count, size_t longest)
 {
+#define RANK(i) (*(const int32_t *)((const unsigned char *)first + (i) * stride))
     slc_line_add(line, count == 1 ? "rank " : "ranks ");
     size_t start = line->length;
     for (size_t i = 0, run; i < count; i += run) {
-        for (run = 1; i + run < count && rank[i + run] == rank[i] + (int32_t)run;)
+        for (run = 1; i + run < count && RANK(i + run) == RANK(i) + (int32_t)run;)
             run++;
         if (line->length - start + REST_ROOM > longest && i > 0) {
             slc_line_add(line, " and %zu more", count - i);
@@ -74,12 +76,18 @@ void slc_line_add_ranks(slc_line *line, const int32_t *rank, size_t count, size_
         }
         const char *comma = i == 0 ? "" : ", ";
         if (run >= 3) {
-            slc_line_add(line, "%s%d-%d", comma, rank[i], rank[i + run - 1]);
+            slc_line_add(line, "%s%d-%d", comma, RANK(i), RANK(i + run - 1));
         } else {
-            slc_line_add(line, "%s%d", comma, rank[i]);
+            slc_line_add(line, "%s%d", comma, RANK(i));
             run = 1;
         }
     }
+#undef RANK
+}
+
+void slc_line_add_ranks(slc_line *line, const int32_t *rank, size_t count, size_t longest)
+{
+    add_ranks(line, rank, sizeof *rank, count, longest);
 }
 
 static int by_key_and_rank(const void *a, const void *b)
@@ -111,24 +119,6 @@ static size_t next_group(const slc_saying *saying, size_t count, int32_t above, 
     return best;
 }
 
-static void add_group_ranks(slc_line *line, const slc_saying *saying, size_t members)
-{
-    /* A list is cut to LIST_LONGEST bytes anyway: no group needs more ranks than fit there, save for its true size. */
-    int32_t rank[LIST_LONGEST];
-    size_t whole = 0, contiguous = 1;
-    while (contiguous < members && saying[contiguous].rank == saying[0].rank + (int32_t)contiguous)
-        contiguous++;
-    if (contiguous == members && members >= 3) {
-        slc_line_add(line, "ranks %d-%d", saying[0].rank, saying[members - 1].rank);
-        return;
-    }
-    for (; whole < members && whole < LIST_LONGEST; whole++)
-        rank[whole] = saying[whole].rank;
-    slc_line_add_ranks(line, rank, whole, LIST_LONGEST);
-    if (whole < members)
-        slc_line_add(line, " and %zu others", members - whole);
-}
-
 void slc_line_add_sayings(slc_line *line, slc_saying *saying, size_t count, slc_show show)
 {
     qsort(saying, count, sizeof *saying, by_key_and_rank);
@@ -148,7 +138,7 @@ void slc_line_add_sayings(slc_line *line, slc_saying *saying, size_t count, slc_
         size_t start = line->length;
         if (said > 0)
             slc_line_add(line, "; ");
-        add_group_ranks(line, &saying[at], members);
+        add_ranks(line, &saying[at].rank, sizeof *saying, members, LIST_LONGEST);
         slc_line_add(line, ": ");
         size_t used = line->length - start;
         show(line, &saying[at], allowed > used + GROUP_LEAST / 2 ? allowed - used : GROUP_LEAST / 2);

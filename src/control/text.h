@@ -12,7 +12,9 @@ typedef struct slc_line {
     size_t room, length; /* room counts the terminator */
 } slc_line;
 
+/* An empty line in `room` bytes, at least 1, of the caller's. */
 slc_line slc_line_in(char *text, size_t room);
+/* Appends as printf does. */
 void slc_line_add(slc_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* At most `longest` bytes of a text, with "..." in place of the rest. */
 void slc_line_add_cut(slc_line *line, const char *text, size_t length, size_t longest);
@@ -28,11 +30,13 @@ typedef struct slc_saying {
     size_t length;
 } slc_saying;
 
+/* Writes a key within `longest` bytes. */
+typedef void (*slc_show)(slc_line *line, const slc_saying *saying, size_t longest);
+
 /*
  * "rank 3: <text>; ranks 5-7, 9: <text>" in the order of each group's lowest rank; what does not fit ends as
- * "; and 12 ranks more". `show` writes a key within `longest` bytes. Reorders `saying`.
+ * "; and 12 ranks more". Reorders `saying`.
  */
-typedef void (*slc_show)(slc_line *line, const slc_saying *saying, size_t longest);
 void slc_line_add_sayings(slc_line *line, slc_saying *saying, size_t count, slc_show show);
 
 void slc_show_text(slc_line *line, const slc_saying *saying, size_t longest);   /* the key as it stands */

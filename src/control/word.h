@@ -16,6 +16,7 @@
 
 #define SLC_STAGE_LONGEST 31u
 
+/* Writes an error, whole. */
 void slc_word_write_error(slc_buffer *buffer, const sluice_error *error);
 /* The error, tamed; a payload that is none sets reader->failed. A status of OK or beyond the list becomes PEER. */
 void slc_word_read_error(slc_reader *reader, sluice_error *error);
@@ -31,6 +32,7 @@ typedef struct slc_envelope {
 
 #define SLC_ENVELOPE_HEAD (8u + 8u + 1u + 4u + SLC_STAGE_LONGEST + 4u) /* at most this in front of a body */
 
+/* Writes this rank's word: the body, or `mine` where that is an error. */
 void slc_word_write_envelope(slc_buffer *buffer, slc_deadline deadline, uint8_t kind, const char *stage, const sluice_error *mine,
                              const void *body, size_t length);
 /* False for a payload that is none. error is filled for a status other than OK. */
