@@ -30,10 +30,15 @@ local function read_file(path)
    return text
 end
 
-local files = {}
+local files, running = {}, {}
 
---- Removes the temporary files that were made so far.
+--- Removes the temporary files that were made so far, and ends what a failed spec left running.
 function program.cleanup()
+   for pid in pairs(running) do
+      signal.killpg(pid, signal.SIGKILL)
+      wait.wait(pid)
+   end
+   running = {}
    for _, path in ipairs(files) do
       os.remove(path)
    end
@@ -70,6 +75,7 @@ function program.start(arguments, environment)
       unistd._exit(126)
    end
    self.pid = pid
+   running[pid] = true
    pcall(unistd.setpid, "p", pid, pid)
    self:wait_for_exec()
    return self
@@ -148,6 +154,7 @@ function process:finish(seconds)
       wait.wait(self.pid)
       result.timeout = true
    end
+   running[self.pid] = nil
    -- The kernel may need a moment to end those whose parent was killed.
    program.until_true(5, function()
       return #members(self.pid) == 0

@@ -11,7 +11,8 @@ tally.__index = tally
 -- @param verify whether workers verify
 function tally.new(here, plan, show, verify)
    return setmetatable({
-      here = here, plan = plan, show = show, verify = verify, ready = 0, init_s = 0, prepare_s = 0, roads = {}, update = {}, received = 0, checked = 0,
+      here = here, plan = plan, show = show, verify = verify,
+      ready = 0, init_s = 0, prepare_s = 0, roads = {}, update = {}, received = 0, checked = 0,
       expected = plan.worker_bytes * here.workers,
    }, tally)
 end
