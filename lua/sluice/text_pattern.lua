@@ -10,6 +10,7 @@ local lower = string.lower
 local text_pattern = {}
 
 local CAPTURES = 32
+local UNCLOSED, POSITION = -1, -2
 local ESCAPE, ANCHOR, OPEN, CLOSE, NOT = byte("%"), byte("^"), byte("["), byte("]"), byte("^")
 
 local CLASSES = {}
@@ -19,6 +20,11 @@ for letter in ("acdlpsuwxz"):gmatch(".") do
       set[code] = string.char(code):find("%" .. letter) ~= nil
    end
    CLASSES[byte(letter)] = set
+end
+
+local SPECIAL = {}
+for char in ("^$*+?.([%-"):gmatch(".") do
+   SPECIAL[byte(char)] = true
 end
 
 local function fail(text)
@@ -148,16 +154,16 @@ end
 local function match_back(m, s, p)
    local number = byte(m.pattern, p) - 48
    local start, length = m.start[number], m.length[number]
-   if not start or length < 0 then
+   if not start or length == UNCLOSED then
       fail("invalid capture index %" .. number)
+   elseif length == POSITION then
+      return nil
    end
    if sub(m.text, s, s + length - 1) == sub(m.text, start, start + length - 1) then
       return match(m, s + length, p + 1)
    end
    return nil
 end
-
-local UNCLOSED, POSITION = -1, -2
 
 local function open_capture(m, s, p, length)
    if m.level == CAPTURES then
@@ -306,7 +312,16 @@ local function first_position(text, init)
    if type(init) ~= "number" then
       error("bad argument #3 (number expected, got " .. type(init) .. ")", 3)
    end
-   return init < 0 and math.max(1, #text + init + 1) or math.max(1, init)
+   return math.min(init < 0 and math.max(1, #text + init + 1) or math.max(1, init), #text + 1)
+end
+
+local function has_special(pattern)
+   for i = 1, #pattern do
+      if SPECIAL[byte(pattern, i)] then
+         return true
+      end
+   end
+   return false
 end
 
 -- The first match at or behind s: its start, its end, the matcher.
@@ -327,10 +342,7 @@ function text_pattern.find(text, pattern, init, plain)
    texts("find", text, pattern)
    text, pattern = text .. "", pattern .. ""
    local s = first_position(text, init)
-   if s > #text + 1 then
-      return nil
-   end
-   if plain then
+   if plain or #pattern == 0 or not has_special(pattern) then
       for from = s, #text - #pattern + 1 do
          if sub(text, from, from + #pattern - 1) == pattern then
             return from, from + #pattern - 1
@@ -352,9 +364,6 @@ function text_pattern.match(text, pattern, init)
    texts("match", text, pattern)
    text, pattern = text .. "", pattern .. ""
    local s = first_position(text, init)
-   if s > #text + 1 then
-      return nil
-   end
    local from, finish, m = search(text, pattern, s)
    if not from then
       return nil
@@ -380,26 +389,8 @@ function text_pattern.gmatch(text, pattern)
    end
 end
 
-local function replacement(m, from, finish, with)
-   local found = captures(m, from, finish)
-   local value
-   if type(with) == "table" then
-      value = with[found[1]]
-   elseif type(with) == "function" then
-      value = with(unpack(found))
-   else
-      value = text_pattern.expand(with, sub(m.text, from, finish - 1), found)
-   end
-   if not value then
-      return sub(m.text, from, finish - 1)
-   elseif type(value) ~= "string" and type(value) ~= "number" then
-      error("invalid replacement value (a " .. type(value) .. ")", 4)
-   end
-   return value
-end
-
 -- %0 to %9 and %% in a replacement text.
-function text_pattern.expand(with, whole, found)
+local function expand(m, from, finish, with)
    local pieces, p = {}, 1
    while p <= #with do
       local c = sub(with, p, p)
@@ -407,19 +398,39 @@ function text_pattern.expand(with, whole, found)
          p = p + 1
          c = sub(with, p, p)
          local number = tonumber(c)
-         if number == 0 then
-            c = whole
+         if number == 0 or number == 1 and m.level == 0 then
+            c = sub(m.text, from, finish - 1)
          elseif number then
-            c = found[number]
-            if not c then
-               error("invalid capture index in replacement string", 5)
+            if number > m.level then
+               error("invalid capture index in replacement string", 4)
             end
+            c = capture(m, number)
          end
       end
       pieces[#pieces + 1] = c
       p = p + 1
    end
    return table.concat(pieces)
+end
+
+local function replacement(m, from, finish, with)
+   if type(with) == "string" then
+      return expand(m, from, finish, with)
+   end
+   local value
+   if type(with) == "function" then
+      value = with(unpack(captures(m, from, finish)))
+   elseif m.level > 0 then
+      value = with[capture(m, 1)]
+   else
+      value = with[sub(m.text, from, finish - 1)]
+   end
+   if not value then
+      return sub(m.text, from, finish - 1)
+   elseif type(value) ~= "string" and type(value) ~= "number" then
+      error("invalid replacement value (a " .. type(value) .. ")", 3)
+   end
+   return value
 end
 
 --- As string.gsub.

@@ -131,6 +131,8 @@ static sluice_status call_protected(slc_script *script, call *c)
     if (status != 0)
         c->status = convert(L, status, c->stage, c->error);
     lua_settop(L, top);
+    if (c->status == SLUICE_NO_MEMORY)
+        lua_gc(L, LUA_GCCOLLECT, 0); /* Lua 5.1 does not collect when it is refused memory; the next call begins without the waste */
     return c->status;
 }
 
@@ -176,17 +178,46 @@ static void over_budget(lua_State *L, lua_Debug *where)
     luaL_error(L, "%s", slc_lua_script(L)->budget.why);
 }
 
-/* The innermost frame that is no function of Sluice's own. */
-static void note_place(lua_State *L, slc_script *script)
+/* Whether a source or a message's place is a file of Sluice's own, which a rule's author never wrote. */
+static bool is_own(const char *path)
+{
+    return strncmp(path, "sluice/", 7) == 0 && strncmp(path, "sluice/rules/", 13) != 0;
+}
+
+/* "file:line: " of the innermost frame that is rule code, or "". */
+static void find_place(lua_State *L, char *text, size_t size)
 {
     lua_Debug frame;
-    for (int level = 0; script->budget.where[0] == '\0' && lua_getstack(L, level, &frame); level++) {
-        if (!lua_getinfo(L, "Sl", &frame) || frame.currentline < 1)
+    text[0] = '\0';
+    for (int level = 0; lua_getstack(L, level, &frame); level++) {
+        if (!lua_getinfo(L, "Sl", &frame) || frame.currentline < 1 || frame.source[0] != '@' || is_own(frame.source + 1))
             continue;
-        bool own = strncmp(frame.source, "@sluice/", 8) == 0 && strncmp(frame.source, "@sluice/rules/", 14) != 0;
-        if (!own)
-            snprintf(script->budget.where, sizeof script->budget.where, "%s:%d: ", frame.short_src, frame.currentline);
+        snprintf(text, size, "%s:%d: ", frame.short_src, frame.currentline);
+        return;
     }
+}
+
+/* The bytes of a message's "file:line: ", 0 where it has none. */
+static size_t place_length(const char *message)
+{
+    const char *end = strstr(message, ": "), *digit = end;
+    while (digit != NULL && digit > message && digit[-1] >= '0' && digit[-1] <= '9')
+        digit--;
+    return digit != NULL && digit < end && digit > message && digit[-1] == ':' ? (size_t)(end - message) + 2 : 0;
+}
+
+/* The message handler of rule code: an error that rose inside one of Sluice's own functions is told at the line that called it. */
+static int locate(lua_State *L)
+{
+    const char *message = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : NULL;
+    size_t place = message == NULL ? 0 : place_length(message);
+    if (message == NULL || (place > 0 && !is_own(message)))
+        return 1;
+    char where[128];
+    find_place(L, where, sizeof where);
+    if (where[0] != '\0')
+        lua_pushfstring(L, "%s%s", where, message + place);
+    return 1;
 }
 
 static void count_down(lua_State *L, lua_Debug *where)
@@ -203,7 +234,7 @@ static void count_down(lua_State *L, lua_Debug *where)
     }
     if (!script->budget.over)
         return;
-    note_place(L, script);
+    find_place(L, script->budget.where, sizeof script->budget.where);
     /* From here on every line raises again, so that no pcall of the rule file's own can go on for long. */
     lua_sethook(L, over_budget, LUA_MASKLINE | LUA_MASKCOUNT, 1);
     over_budget(L, where);
@@ -224,6 +255,8 @@ int slc_lua_guard(lua_State *L)
         return luaL_error(L, "the JIT compiler cannot be kept off this function");
     lua_remove(L, 3);
     lua_remove(L, 2);
+    lua_pushcfunction(L, locate);
+    lua_insert(L, 1);
     script->budget.on = true;
     script->budget.over = false;
     script->budget.instructions = (int64_t)instructions;
@@ -232,7 +265,7 @@ int slc_lua_guard(lua_State *L)
     script->budget.why = "";
     script->budget.where[0] = '\0';
     lua_sethook(L, count_down, LUA_MASKCOUNT, HOOK_STEP);
-    int status = lua_pcall(L, lua_gettop(L) - 1, 1, 0);
+    int status = lua_pcall(L, lua_gettop(L) - 2, 1, 1);
     lua_sethook(L, NULL, 0, 0);
     script->budget.on = false;
     if (script->budget.over) {
