@@ -235,16 +235,18 @@ describe("round", function()
          end
       end)
 
-      it("by rank 0 that leaves", function()
-         local results = control.world(2, function(group, rank)
-            if rank == 0 then
-               return {}
-            end
-            sleep(100)
-            C.slc_group_check(group, nil)
-            return tidy(control.round(group, {stage = "update"}))
-         end)
-         assert.same({status = status.peer, rank = 0, stage = "update", text = "update: rank 0 (process) has left"}, results[1])
+      it("by rank 0 that leaves, before or in the round", function()
+         for _, waits in ipairs({0, 1}) do
+            local results = control.world(2, function(group, rank)
+               sleep(rank == waits and 150 or 0)
+               if rank == 0 then
+                  return {}
+               end
+               C.slc_group_check(group, nil)
+               return tidy(control.round(group, {stage = "update"}))
+            end)
+            assert.same({status = status.peer, rank = 0, stage = "update", text = "update: rank 0 (process) has left"}, results[1])
+         end
       end)
 
       it("by a rank that says nothing until the deadline", function()
@@ -309,13 +311,16 @@ describe("round", function()
 
       it("by a rank that is cancelled", function()
          for _, culprit in ipairs({0, 1}) do
+            control.prepare_timer()
             local results = control.world(3, function(group, rank)
                if rank == culprit then
                   local flag = ffi.new("bool[1]")
                   group.cancelled = flag
                   control.set_later(flag, 200)
                elseif rank == 2 then
-                  sleep(600)
+                  while tonumber(C.slc_group_check(group, nil)) == 0 do
+                     sleep(5)
+                  end
                end
                return tidy(control.round(group, {stage = "update"}))
             end)

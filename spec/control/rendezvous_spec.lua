@@ -471,6 +471,7 @@ describe("rendezvous", function()
 
    describe("cancelled", function()
       it("on rank 0, ends it on every rank", function()
+         control.prepare_timer()
          local results = world.run(2, function(rank)
             local flag = ffi.new("bool[1]")
             if rank == 0 then

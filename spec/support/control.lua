@@ -124,9 +124,8 @@ end
 
 local set_when_told -- kept, since a thread calls it
 
---- Sets a bool[1] after some milliseconds, whatever this process does meanwhile: a small compiled thread does it.
-function control.set_later(flag, milliseconds)
-   control.library()
+--- Compiles what set_later needs, so that ranks which are forked afterwards need not.
+function control.prepare_timer()
    if not set_when_told then
       local path = os.tmpname()
       local source = assert(io.popen(("cc -shared -fPIC -pthread -x c -o %s.so -"):format(path), "w"))
@@ -159,6 +158,11 @@ void slc_spec_set_later(volatile bool *flag, unsigned ms)
       os.remove(path)
       os.remove(path .. ".so")
    end
+end
+
+--- Sets a bool[1] after some milliseconds, whatever this process does meanwhile: a small compiled thread does it.
+function control.set_later(flag, milliseconds)
+   control.prepare_timer()
    set_when_told.slc_spec_set_later(flag, milliseconds)
 end
 

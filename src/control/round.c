@@ -316,36 +316,35 @@ static sluice_status read_verdict(slc_group *group, const slc_round *round, slc_
     return status;
 }
 
+/* Rank 0 cannot answer any more, or has not in time. */
+static void break_for_leader(slc_group *group, sluice_status status, const char *stage, const char *before, const char *after, double seconds)
+{
+    char name[SLC_WHO_TEXT + 32], within[40] = "";
+    sluice_error cause = SLUICE_ERROR_INIT;
+    slc_group_name(group, 0, name, sizeof name);
+    if (status == SLUICE_TIMEOUT)
+        snprintf(within, sizeof within, " within %.3g s", seconds);
+    slc_fail(&cause, status, stage, "%s%s%s%s", before, name, after, within);
+    cause.rank = 0;
+    slc_group_break(group, &cause, NULL);
+}
+
 static sluice_status follow(slc_group *group, const slc_round *round, uint32_t tag, slc_buffer *answer, sluice_error *error)
 {
-    struct slc_group_state *state = group->state;
-    if (!group->broken && state->link[0].left) {
-        char name[SLC_WHO_TEXT + 32];
-        sluice_error cause = SLUICE_ERROR_INIT;
-        slc_group_name(group, 0, name, sizeof name);
-        slc_fail(&cause, SLUICE_PEER, round->stage, "%s has left", name);
-        cause.rank = 0;
-        slc_group_break(group, &cause, NULL);
-    }
-    if (!group->broken)
-        send_envelope(group, round, tag);
+    const slc_link *leader = &group->state->link[0];
     slc_deadline patience = slc_word_patience(round->deadline);
-    while (!group->broken && !state->link[0].has_word) {
-        if (slc_group_cancelled(group, round->stage))
-            break;
-        if (slc_deadline_passed(patience)) {
-            char name[SLC_WHO_TEXT + 32];
-            sluice_error cause = SLUICE_ERROR_INIT;
-            slc_group_name(group, 0, name, sizeof name);
-            slc_fail(&cause, SLUICE_TIMEOUT, round->stage, "no verdict from %s within %.3g s", name, round->deadline.seconds);
-            cause.rank = 0;
-            slc_group_break(group, &cause, NULL);
-            break;
-        }
-        slc_group_pump(group, round->stage, slc_group_slice(group, patience));
+    if (!leader->left)
+        send_envelope(group, round, tag);
+    while (!group->broken && !leader->has_word) {
+        if (leader->left)
+            break_for_leader(group, SLUICE_PEER, round->stage, "", " has left", 0);
+        else if (slc_deadline_passed(patience))
+            break_for_leader(group, SLUICE_TIMEOUT, round->stage, "no verdict from ", "", round->deadline.seconds);
+        else if (!slc_group_cancelled(group, round->stage))
+            slc_group_pump(group, round->stage, slc_group_slice(group, patience));
     }
     /* A verdict that came before the group broke still counts: every rank has the same. */
-    return state->link[0].has_word ? read_verdict(group, round, answer, error) : slc_group_cause(group, error);
+    return leader->has_word ? read_verdict(group, round, answer, error) : slc_group_cause(group, error);
 }
 
 sluice_status slc_round_run(slc_group *group, const slc_round *round, slc_buffer *answer, sluice_error *error)
