@@ -12,11 +12,18 @@
 #include <unistd.h>
 
 enum {
-    CALL_BYTES = 8 << 20,     /* of one call, so that waits are watched */
-    SHORT_RUN = 512,          /* shorter rows are read together with what lies between them */
-    WIDEST_GAP = 2048,        /* unless more than this does */
+    CALL_BYTES = 8 << 20, /* of one call, so that waits are watched */
+
+    /*
+     * A vector costs about as long as reading VECTOR_COST bytes. Rows shorter than SHORT_RUN are read together with what
+     * lies between them where that is less, counting the second copy, out of the bounce buffer, as half a row.
+     */
+    VECTOR_COST = 2400,
+    SHORT_RUN = 2048,
+
     BOUNCE_BYTES = 256 << 10, /* stays in the second cache */
     BLOCK_BYTES = 64 << 10,   /* of one covering read */
+    CROSSED_BLOCK = 4 << 10,  /* of a source row, where rows become columns: many rows fit the bounce buffer */
     SPREADS = 1024,
 };
 
@@ -277,7 +284,7 @@ static shape shape_of(const slc_copy *copy)
     shape s = { .first = copy->ndim, .span = copy->run, .steps = 1 };
     while (s.first > 0) {
         slc_stride d = copy->dim[s.first - 1];
-        if (d.source - s.span > WIDEST_GAP)
+        if (d.source - s.span > VECTOR_COST - copy->run / 2)
             break;
         int64_t most = (BLOCK_BYTES - s.span) / (d.source > 0 ? d.source : 1) + 1;
         if (most < d.count) {
@@ -349,12 +356,51 @@ static sluice_status pull_short_rows(slc_transport *transport, slc_host_peer *pe
     return SLUICE_OK;
 }
 
+/*
+ * Where rows become columns, a run at the destination is as long as there are rows in the bounce buffer. So the dim of the
+ * rows comes next to the last one, and long rows are taken in pieces.
+ */
+static sluice_status pull_crossed(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, uint32_t crossed,
+                                  unsigned char *destination, uint64_t source, slc_host_wait *wait, sluice_error *error)
+{
+    slc_stride dim[SLC_MAX_DIMS];
+    uint32_t last = copy->ndim - 1, count = 0;
+    for (uint32_t i = 0; i < last; i++)
+        if (i != crossed)
+            dim[count++] = copy->dim[i];
+    dim[count++] = copy->dim[crossed];
+    slc_stride row = copy->dim[last];
+    slc_copy part = *copy;
+    part.dim = dim;
+    int64_t piece = CROSSED_BLOCK / row.source;
+    for (int64_t i = 0; i < row.count; i += piece) {
+        dim[last] = row;
+        dim[last].count = row.count - i < piece ? row.count - i : piece;
+        sluice_status status = pull_short_rows(transport, peer, &part, shape_of(&part), destination + i * row.destination,
+                                               source + (uint64_t)(i * row.source), wait, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return SLUICE_OK;
+}
+
+/* Whether the rows that become columns are long enough to be read one by one, and too long to be read in blocks. */
+static bool cross(const slc_copy *copy, uint32_t crossed)
+{
+    slc_stride row = copy->dim[copy->ndim - 1];
+    return crossed < copy->ndim && row.source > 0 && row.source <= CROSSED_BLOCK / 4 && copy->dim[crossed].source > CROSSED_BLOCK &&
+           row.count * row.source >= CROSSED_BLOCK / 4;
+}
+
 sluice_status slc_pull_copy(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
                             uint64_t source, slc_host_wait *wait, sluice_error *error)
 {
     if (copy->bytes == 0)
         return SLUICE_OK;
     if (copy->run < SHORT_RUN && copy->ndim > 0) {
+        uint32_t crossed = slc_strided_crossed(copy->run, copy->ndim, copy->dim);
+        if (cross(copy, crossed))
+            return pull_crossed(transport, peer, copy, crossed, destination, source, wait, error);
         shape s = shape_of(copy);
         if (s.first < copy->ndim || s.steps > 1)
             return pull_short_rows(transport, peer, copy, s, destination, source, wait, error);

@@ -1,6 +1,8 @@
 /* strided.c: see strided.h. Small runs have loops of their own, since a call of memcpy costs more than they do. */
 #include "transport/host/strided.h"
 
+#include "transport/host/transpose.h"
+
 #include <string.h>
 
 static void rows_of(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride, size_t run, int64_t count)
@@ -31,32 +33,10 @@ static void copy_rows(unsigned char *to, int64_t to_stride, const unsigned char 
 #undef ROWS
 }
 
-enum { TILE = 64 };
-
-/*
- * A transposition: `a` runs along the source, `b` along the destination. Tile by tile, so that the lines of both sides
- * stay in the first cache until they are used up.
- */
-static void copy_transposed(unsigned char *to, const unsigned char *from, int64_t run, slc_stride a, slc_stride b)
+uint32_t slc_strided_crossed(int64_t run, uint32_t ndim, const slc_stride *dim)
 {
-    for (int64_t i = 0; i < a.count; i += TILE) {
-        int64_t rows = a.count - i < TILE ? a.count - i : TILE;
-        for (int64_t j = 0; j < b.count; j += TILE) {
-            int64_t columns = b.count - j < TILE ? b.count - j : TILE;
-            unsigned char *tile_to = to + i * a.destination + j * b.destination;
-            const unsigned char *tile_from = from + i * a.source + j * b.source;
-            for (int64_t k = 0; k < rows; k++)
-                copy_rows(tile_to + k * a.destination, b.destination, tile_from + k * a.source, b.source, run, columns);
-        }
-    }
-}
-
-/* The dim, other than the last, whose steps are shortest at the destination, when they are shorter than the last one's; else ndim. */
-static uint32_t transposed_dim(int64_t run, uint32_t ndim, const slc_stride *dim)
-{
-    enum { LONGEST_RUN = 64 };
     uint32_t found = ndim;
-    if (ndim < 2 || run > LONGEST_RUN)
+    if (ndim < 2 || run > SLC_CROSSED_RUN)
         return ndim;
     int64_t shortest = dim[ndim - 1].destination;
     for (uint32_t i = 0; i + 1 < ndim; i++)
@@ -76,7 +56,7 @@ void slc_strided_copy(unsigned char *destination, const unsigned char *source, i
         return;
     }
     slc_stride inner = dim[ndim - 1];
-    uint32_t crossed = transposed_dim(run, ndim, dim);
+    uint32_t crossed = slc_strided_crossed(run, ndim, dim);
     /* The dims around the one or two that a kernel takes. */
     slc_stride outer[SLC_MAX_DIMS];
     int64_t index[SLC_MAX_DIMS] = { 0 };
@@ -89,7 +69,7 @@ void slc_strided_copy(unsigned char *destination, const unsigned char *source, i
             return;
     for (;;) {
         if (crossed < ndim)
-            copy_transposed(destination, source, run, inner, dim[crossed]);
+            slc_transpose(destination, source, run, inner, dim[crossed]);
         else
             copy_rows(destination, inner.destination, source, inner.source, run, inner.count);
         uint32_t i = nouter;

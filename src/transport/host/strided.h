@@ -7,6 +7,13 @@
 /* `run` bytes repeated over ndim dims, outer first. The two sides must not overlap. */
 void slc_strided_copy(unsigned char *destination, const unsigned char *source, int64_t run, uint32_t ndim, const slc_stride *dim);
 
+/*
+ * The dim along which the destination is written, where that is another than the last, as in a transposition: the one with
+ * the shortest steps there. ndim where there is none, or where `run` is longer than SLC_CROSSED_RUN.
+ */
+enum { SLC_CROSSED_RUN = 64 };
+uint32_t slc_strided_crossed(int64_t run, uint32_t ndim, const slc_stride *dim);
+
 /* Clears the destination side of the same. */
 void slc_strided_clear(unsigned char *destination, int64_t run, uint32_t ndim, const slc_stride *dim);
 
