@@ -176,7 +176,8 @@ local function add_layer_list(list, model, layer)
    end
    add("mlp.gate.weight", {model.experts, h}, "replicated")
    for e = 0, model.experts - 1 do
-      for _, part in ipairs {{"gate_proj", {model.ffn, h}, "column"}, {"up_proj", {model.ffn, h}, "column"}, {"down_proj", {h, model.ffn}, "row"}} do
+      for _, part in ipairs {{"gate_proj", {model.ffn, h}, "column"}, {"up_proj", {model.ffn, h}, "column"},
+         {"down_proj", {h, model.ffn}, "row"}} do
          add(("mlp.experts.%d.%s.weight"):format(e, part[1]), part[2], part[3])
          list[#list].expert = e
       end
@@ -189,7 +190,8 @@ local function model_list(model)
       add_layer_list(list, model, layer)
    end
    list[#list + 1] = {name = "model.norm.weight", shape = {model.hidden}, kind = "replicated", layer = model.layers - 1}
-   list[#list + 1] = {name = "lm_head.weight", shape = {model.vocabulary, model.hidden}, kind = "column", layer = model.layers - 1}
+   list[#list + 1] = {name = "lm_head.weight", shape = {model.vocabulary, model.hidden}, kind = "column",
+      layer = model.layers - 1}
    return list
 end
 
@@ -242,7 +244,8 @@ local function compile_all(model, deployment)
       destinations = {{axes = deployment.worker}}}
    for i, param in ipairs(list) do
       local mesh = param.expert and deployment.expert and "expert" or "dense"
-      plan:add {name = param.name, dtype = "bfloat16", shape = param.shape, mesh = mesh, source = placements(deployment[mesh], model, param)}
+      plan:add {name = param.name, dtype = "bfloat16", shape = param.shape, mesh = mesh,
+         source = placements(deployment[mesh], model, param)}
       if deployment.full then
          plan:set(param.name, {mode = "FULL", reason = "chance"})
       else
@@ -313,9 +316,11 @@ describe("trainers of one stage", function()
       {"Llama-3-8B, DP 5 to TP 2 DP 3", llama_8b, {dense = {{"dp", 5}}, worker = {{"dp", 3}, {"tp", 2}}}},
       {"Llama-3-8B, DP 7 to one worker", llama_8b, {dense = {{"dp", 7}}, worker = {{"tp", 1}}}},
       {"Llama-3-8B, DP 2 TP 3 to TP 4, nothing divides", llama_8b, {dense = {{"dp", 2}, {"tp", 3}}, worker = {{"tp", 4}}}},
-      {"Llama-3-8B, DP 4 FSDP 2 to 3 workers, all full", llama_8b, {dense = {{"dp", 4}, {"fsdp", 2}}, worker = {{"dp", 3}}, full = true}},
+      {"Llama-3-8B, DP 4 FSDP 2 to 3 workers, all full", llama_8b, {dense = {{"dp", 4}, {"fsdp", 2}}, worker = {{"dp", 3}},
+         full = true}},
       {"Qwen2.5-0.5B, DP 6 to TP 2 DP 2", qwen_half, {dense = {{"dp", 6}}, worker = {{"dp", 2}, {"tp", 2}}}},
-      {"Qwen3-32B, PP 4 DP 2 TP 4 to DP 8 TP 4", qwen_32b, {dense = {{"pp", 4}, {"dp", 2}, {"tp", 4}}, worker = {{"dp", 8}, {"tp", 4}}}},
+      {"Qwen3-32B, PP 4 DP 2 TP 4 to DP 8 TP 4", qwen_32b, {dense = {{"pp", 4}, {"dp", 2}, {"tp", 4}},
+         worker = {{"dp", 8}, {"tp", 4}}}},
       {"Qwen3-30B-A3B, PP 2 EP 8 to DP 2 TP 8", qwen_30b_a3b,
          {dense = {{"pp", 2}, {"dp", 8}}, expert = {{"pp", 2}, {"ep", 8}}, worker = {{"dp", 2}, {"tp", 8}}}},
       {"Qwen3-30B-A3B, EP 4 in 12 ranks to DP 1 TP 8", qwen_30b_a3b,

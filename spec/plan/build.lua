@@ -174,7 +174,8 @@ Plan.__index = Plan
 
 --- See the head of this file. `quantum` is the plan's, 1 MiB unless given.
 function build.plan(given)
-   local self = setmetatable({keep = {}, source = {}, destination = {}, index = {}, workers = given.workers, trainers = given.trainers}, Plan)
+   local self = setmetatable({keep = {}, source = {}, destination = {}, index = {}, workers = given.workers,
+      trainers = given.trainers}, Plan)
    self.plan = ffi.gc(C.slc_plan_create(given.trainers, given.workers), C.slc_plan_destroy)
    if given.quantum then
       C.slc_plan_set_quantum(self.plan, given.quantum)
@@ -302,7 +303,8 @@ function Plan:coverage(set, rank, whole_modules)
    for i = 0, tonumber(coverage.nuncovered) - 1 do
       uncovered[i + 1] = {tonumber(coverage.uncovered[i].live), tonumber(coverage.uncovered[i].bytes)}
    end
-   return {live = tonumber(coverage.live_bytes), written = tonumber(coverage.written_bytes), padded = tonumber(coverage.padded_bytes),
+   return {live = tonumber(coverage.live_bytes), written = tonumber(coverage.written_bytes),
+      padded = tonumber(coverage.padded_bytes),
       uncovered = uncovered}
 end
 
@@ -314,7 +316,8 @@ function Plan:compile(rank, set)
    return program
 end
 
---- A program's segment as plain tables: {bytes =, copies = { {peer =, buffer =, source =, destination =, run =, dims = {...}}, ... }, fills =}.
+--- A program's segment as plain tables: {bytes =, copies = { {peer =, buffer =, source =, destination =, run =, dims =
+-- {...}}, ... }, fills =}.
 function build.segment(program, index)
    local segment = program.segment[index]
    local list = {bytes = tonumber(segment.bytes), copies = {}, fills = {}}
@@ -325,7 +328,8 @@ function build.segment(program, index)
          local dim = copy.dim[d - 1]
          dims[d] = {tonumber(dim.count), tonumber(dim.source), tonumber(dim.destination)}
       end
-      list.copies[i + 1] = {peer = copy.peer, buffer = copy.buffer, source = tonumber(copy.source), destination = tonumber(copy.destination),
+      list.copies[i + 1] = {peer = copy.peer, buffer = copy.buffer, source = tonumber(copy.source),
+         destination = tonumber(copy.destination),
          run = tonumber(copy.run), bytes = tonumber(copy.bytes), dims = dims}
    end
    for i = 0, segment.nfills - 1 do
@@ -334,7 +338,8 @@ function build.segment(program, index)
       for d = 1, fill.ndim do
          dims[d] = {tonumber(fill.dim[d - 1].count), tonumber(fill.dim[d - 1].destination)}
       end
-      list.fills[i + 1] = {buffer = fill.buffer, destination = tonumber(fill.destination), run = tonumber(fill.run), bytes = tonumber(fill.bytes),
+      list.fills[i + 1] = {buffer = fill.buffer, destination = tonumber(fill.destination), run = tonumber(fill.run),
+         bytes = tonumber(fill.bytes),
          dims = dims}
    end
    return list

@@ -68,7 +68,8 @@ describe("slc_range_clip", function()
    it("gives the positions whose indices lie inside", function()
       local low, high = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
       local cases = {
-         {{3, 4, 1}, 0, 100, 0, 4}, {{3, 4, 1}, 4, 6, 1, 3}, {{3, 4, 2}, 4, 8, 1, 3}, {{3, 4, 2}, 4, 5, 1, 1}, {{3, 4, 5}, 13, 14, 2, 3},
+         {{3, 4, 1}, 0, 100, 0, 4}, {{3, 4, 1}, 4, 6, 1, 3}, {{3, 4, 2}, 4, 8, 1, 3}, {{3, 4, 2}, 4, 5, 1, 1},
+            {{3, 4, 5}, 13, 14, 2, 3},
          {{3, 4, 1}, 9, 20, 4, 4}, {{3, 4, 1}, 0, 3, 0, 0}, {{3, 0, 1}, 0, 9, 0, 0},
       }
       for _, case in ipairs(cases) do
@@ -134,7 +135,8 @@ describe("slc_mesh", function()
 
    it("refuses axes that make no mesh", function()
       assert.equal("init: mesh has 0 axes; a mesh has 1 to 8", problem {})
-      assert.equal("init: mesh has 9 axes; a mesh has 1 to 8", build.fails(C.slc_mesh_check, ffi.new("slc_mesh", {naxes = 9}), "mesh"))
+      assert.equal("init: mesh has 9 axes; a mesh has 1 to 8", build.fails(C.slc_mesh_check, ffi.new("slc_mesh", {naxes = 9}),
+         "mesh"))
       assert.equal("init: mesh.axes[1] (0) must be at least 1", problem {2, 0})
       assert.equal("init: mesh.axes[2] ('tp') has the name of axes[0]; names of a mesh differ", problem {{"tp", 2}, 3, {"tp", 2}})
       assert.equal("init: mesh has more ranks than the 2147483647 that a world can have", problem {65536, 65536})
@@ -184,7 +186,8 @@ describe("slc_layout_box", function()
    it("nests uneven pieces, each by its own size", function()
       local axes = {{"fsdp", 3}, {"tp", 2}}
       -- tp: [0, 4), [4, 7); fsdp of four: 2, 2, 0; of three: 1, 1, 1.
-      assert.same({{0, 2}, {4, 5}, {2, 4}, {5, 6}, {4, 4}, {6, 7}}, cuts(axes, {{axis = "tp", shard = 0}, {axis = "fsdp", shard = 0}}, 7))
+      assert.same({{0, 2}, {4, 5}, {2, 4}, {5, 6}, {4, 4}, {6, 7}}, cuts(axes,
+         {{axis = "tp", shard = 0}, {axis = "fsdp", shard = 0}}, 7))
    end)
 
    it("keeps a pinned tensor from all other coordinates", function()
@@ -210,7 +213,8 @@ describe("slc_layout_box", function()
          shape[i + 1] = 2
       end
       -- Rank 1 is coordinate 1 on the last axis only, which cuts dim 0.
-      assert.same({{1, 2}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}}, build.box_of(build.layout(mesh, placements), shape, 1))
+      assert.same({{1, 2}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}},
+         build.box_of(build.layout(mesh, placements), shape, 1))
    end)
 end)
 
@@ -261,7 +265,8 @@ describe("slc_shard_walk", function()
    end)
 
    it("walks by pieces where the nesting turns the mesh's axes round", function()
-      local layout = build.layout(build.mesh {axes = {{"fsdp", 2}, {"tp", 2}}}, {{axis = "tp", shard = 0}, {axis = "fsdp", shard = 0}})
+      local layout = build.layout(build.mesh {axes = {{"fsdp", 2}, {"tp", 2}}},
+         {{axis = "tp", shard = 0}, {axis = "fsdp", shard = 0}})
       assert.same({{2, {{2, 4}}}, {1, {{4, 6}}}}, walk(layout, {8}, {{3, 5}}))
    end)
 
@@ -293,10 +298,14 @@ describe("slc_layout_check", function()
 
    it("names the axis of one that does not", function()
       assert.equal("init: params[3]: axis 'tp' shards dim 2 of a tensor of 2 dims", problem({8, 4}, {{axis = "tp", shard = 2}}))
-      assert.equal("init: params[3]: axis 'tp' is cut in 3 parts, which must divide its size 4", problem({8}, {{axis = "tp", shard = 0, parts = 3}}))
-      assert.equal("init: params[3]: axis 'tp' is cut in 0 parts, which must divide its size 4", problem({8}, {{axis = "tp", shard = 0, parts = 0}}))
-      assert.equal("init: params[3]: axis 'tp' has a chunk of 0, which must be at least 1", problem({8}, {{axis = "tp", shard = 0, chunk = 0}}))
-      assert.equal("init: params[3]: axis 'tp' has 4 chunks of 2, which must reach the 9 elements of dim 0", problem({9}, {{axis = "tp", shard = 0, chunk = 2}}))
+      assert.equal("init: params[3]: axis 'tp' is cut in 3 parts, which must divide its size 4",
+         problem({8}, {{axis = "tp", shard = 0, parts = 3}}))
+      assert.equal("init: params[3]: axis 'tp' is cut in 0 parts, which must divide its size 4",
+         problem({8}, {{axis = "tp", shard = 0, parts = 0}}))
+      assert.equal("init: params[3]: axis 'tp' has a chunk of 0, which must be at least 1",
+         problem({8}, {{axis = "tp", shard = 0, chunk = 0}}))
+      assert.equal("init: params[3]: axis 'tp' has 4 chunks of 2, which must reach the 9 elements of dim 0",
+         problem({9}, {{axis = "tp", shard = 0, chunk = 2}}))
       assert.equal("init: params[3]: axis 'dp' is pinned to 2, which must lie in [0, 2)", problem({9}, {{axis = "dp", pin = 2}}))
       assert.equal("init: params[3]: axis 'tp' is placed twice", problem({9}, {{axis = "tp", shard = 0}, {axis = "tp", pin = 0}}))
       assert.equal("init: params[3]: placement 0 names axis -1 of a mesh of 2 axes", problem({9}, {{axis = "ep", pin = 0}}))
@@ -327,6 +336,7 @@ describe("slc_layout_equal", function()
       assert.is_false(equal({{axis = "tp", shard = 0}}, {{axis = "tp", shard = 0, split = "balanced"}}))
       assert.is_false(equal({{axis = "tp", shard = 0, chunk = 2}}, {{axis = "tp", shard = 0, chunk = 3}}))
       assert.is_false(equal({{axis = "tp", pin = 0}}, {{axis = "tp", pin = 1}}))
-      assert.is_false(equal({{axis = "tp", shard = 0}, {axis = "dp", shard = 0}}, {{axis = "dp", shard = 0}, {axis = "tp", shard = 0}}))
+      assert.is_false(equal({{axis = "tp", shard = 0}, {axis = "dp", shard = 0}},
+         {{axis = "dp", shard = 0}, {axis = "tp", shard = 0}}))
    end)
 end)

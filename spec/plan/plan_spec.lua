@@ -6,7 +6,8 @@ local build = require "spec.plan.build"
 local C = build.C
 
 local function small_plan()
-   return build.plan {trainers = 4, workers = 4, sources = {{axes = {{"fsdp", 2}, {"tp", 2}}}}, destinations = {{axes = {{"dp", 2}, {"tp", 2}}}}}
+   return build.plan {trainers = 4, workers = 4, sources = {{axes = {{"fsdp", 2}, {"tp", 2}}}},
+      destinations = {{axes = {{"dp", 2}, {"tp", 2}}}}}
 end
 
 describe("slc_plan_add_mesh", function()
@@ -58,7 +59,8 @@ end)
 
 describe("slc_plan_add", function()
    it("keeps parameters in order", function()
-      local plan = small_plan():add {name = "b", shape = {4, 6}, dtype = "bfloat16"}:add {name = "a", shape = {}, allow_full = false}
+      local plan = small_plan():add {name = "b", shape = {4, 6}, dtype = "bfloat16"}
+         :add {name = "a", shape = {}, allow_full = false}
       assert.equal(2, tonumber(C.slc_plan_count(plan.plan)))
       assert.equal(0, plan:find "b")
       assert.equal(1, plan:find "a")
@@ -80,23 +82,28 @@ describe("slc_plan_add", function()
       assert.equal("init: params[1].name ('a') is the name of params[0], too", problem {name = "a", shape = {4}})
       assert.equal("init: params[1].name has 5000 bytes; 4096 are allowed", problem {name = ("x"):rep(5000), shape = {4}})
       assert.equal("init: params[1] ('b') has no dtype", problem {name = "b", shape = {4}, dtype = "int3"})
-      assert.equal("init: params[1].shape ('b') has 9 dims; 0 to 8 are allowed", problem {name = "b", shape = {1, 1, 1, 1, 1, 1, 1, 1, 1}})
+      assert.equal("init: params[1].shape ('b') has 9 dims; 0 to 8 are allowed",
+         problem {name = "b", shape = {1, 1, 1, 1, 1, 1, 1, 1, 1}})
       assert.equal("init: params[1].shape[1] (0) must be at least 1", problem {name = "b", shape = {4, 0}})
       assert.equal("init: params[1] ('b') has 2^62 bytes or more", problem {name = "b", shape = {2147483648, 536870912}})
       assert.is_nil(problem {name = "b", shape = {2147483648, 536870911}})
-      assert.equal("init: params[2] ('c'): axis 'tp' shards dim 1 of a tensor of 1 dims", problem {name = "c", shape = {4}, source = {{axis = "tp", shard = 1}}})
+      assert.equal("init: params[2] ('c'): axis 'tp' shards dim 1 of a tensor of 1 dims",
+         problem {name = "c", shape = {4}, source = {{axis = "tp", shard = 1}}})
       local stranger = ffi.new("slc_param", {name = "c", dtype = C.slc_dtype_find("int8")})
-      assert.equal("init: params[2] ('c'): its source layout needs a mesh of the plan's trainers", build.fails(C.slc_plan_add, plan.plan, stranger))
+      assert.equal("init: params[2] ('c'): its source layout needs a mesh of the plan's trainers",
+         build.fails(C.slc_plan_add, plan.plan, stranger))
       local layout = build.layout(plan.destination[""], {})
       stranger.source = layout
-      assert.equal("init: params[2] ('c'): its source layout needs a mesh of the plan's trainers", build.fails(C.slc_plan_add, plan.plan, stranger))
+      assert.equal("init: params[2] ('c'): its source layout needs a mesh of the plan's trainers",
+         build.fails(C.slc_plan_add, plan.plan, stranger))
    end)
 end)
 
 describe("slc_plan_set", function()
    local plan
    before_each(function()
-      plan = small_plan():add {name = "a.weight", shape = {8, 6}}:add {name = "b.weight", shape = {8}, allow_full = false}:add {name = "c", shape = {4}}
+      plan = small_plan():add {name = "a.weight", shape = {8, 6}}:add {name = "b.weight", shape = {8}, allow_full = false}
+         :add {name = "c", shape = {4}}
    end)
 
    local function direct(...)
@@ -104,9 +111,12 @@ describe("slc_plan_set", function()
    end
 
    it("takes strips, views and layouts", function()
-      assert.is_nil(direct({source = {{0, 4}, false}, live = "x", layout = {{axis = "tp", shard = 1}}, order = {1, 0}, pad = true},
-         {source = {{4, 4}, {2, select = true}}, live = "y", view = {{1, select = true}, {8}}, layout = {{axis = "dp", pin = 1}}}))
-      assert.equal("direct [0:4, 0:6] -> 'x' [:, :] permuted 1,0 (tp:1) padded with zeros; [4:8, 2] -> 'y' [1, 8:] (dp=1) (llama.lua:12)",
+      assert.is_nil(direct({source = {{0, 4}, false}, live = "x", layout = {{axis = "tp", shard = 1}}, order = {1, 0},
+         pad = true},
+         {source = {{4, 4}, {2, select = true}}, live = "y", view = {{1, select = true}, {8}},
+            layout = {{axis = "dp", pin = 1}}}))
+      assert.equal("direct [0:4, 0:6] -> 'x' [:, :] permuted 1,0 (tp:1) padded with zeros; [4:8, 2] -> 'y' [1, 8:] (dp=1)"
+         .. " (llama.lua:12)",
          plan:describe "a.weight")
       local param = plan:param "a.weight"
       local shape, dims = ffi.new("int64_t[8]"), ffi.new("int[8]")
@@ -120,12 +130,14 @@ describe("slc_plan_set", function()
    it("refuses strips that leave the parameter or overlap", function()
       local place = "destination: llama.lua:12: parameter 'a.weight' [8, 6]: "
       assert.equal(place .. "the strip [4:9, :] leaves the parameter in dim 0", direct {source = {{4, 5}, false}, live = "x"})
-      assert.equal(place .. "the strip [:, 6] leaves the parameter in dim 1", direct {source = {false, {6, select = true}}, live = "x"})
+      assert.equal(place .. "the strip [:, 6] leaves the parameter in dim 1",
+         direct {source = {false, {6, select = true}}, live = "x"})
       assert.equal(place .. "the strip [3 (0 of them), :] is empty in dim 0", direct {source = {{3, 0}, false}, live = "x"})
       assert.equal(place .. "targets 0 and 1 both take from the strip [0:5, 0:6] and [4:8, 0:6]; strips must not overlap",
          direct({source = {{0, 5}, false}, live = "x"}, {source = {{4, 4}, false}, live = "y"}))
       assert.equal(place .. "targets 0 and 2 both take from the strip [0:7:2, 0:6] and [6, 0:6]; strips must not overlap",
-         direct({source = {{0, 4, 2}, false}, live = "x"}, {source = {{1, 4, 2}, {0, 3}}, live = "y"}, {source = {{6, select = true}}, live = "z"}))
+         direct({source = {{0, 4, 2}, false}, live = "x"}, {source = {{1, 4, 2}, {0, 3}}, live = "y"},
+            {source = {{6, select = true}}, live = "z"}))
       assert.is_nil(direct({source = {{0, 4, 2}, false}, live = "x"}, {source = {{1, 4, 2}, {0, 3}}, live = "y"},
          {source = {{7, select = true}, {3}}, live = "z"}))
    end)
@@ -136,8 +148,10 @@ describe("slc_plan_set", function()
       assert.equal(place .. "a target's live name has 4097 bytes; 4096 are allowed", direct {live = ("x"):rep(4097)})
       assert.equal(place .. "the view of live 'x' shows 1 dims of the strip's 2", direct {live = "x", view_ndim = 1})
       assert.equal(place .. "the view of live 'x' must show each of the strip's 2 dims once", direct {live = "x", order = {0, 0}})
-      assert.equal(place .. "the view of live 'x' has in dim 0 start 0, step 0, count 3, which is no range", direct {live = "x", view = {{0, 3, 0}}})
-      assert.equal(place .. "axis 'tp' shards dim 2 of a tensor of 2 dims", direct {live = "x", layout = {{axis = "tp", shard = 2}}})
+      assert.equal(place .. "the view of live 'x' has in dim 0 start 0, step 0, count 3, which is no range",
+         direct {live = "x", view = {{0, 3, 0}}})
+      assert.equal(place .. "axis 'tp' shards dim 2 of a tensor of 2 dims",
+         direct {live = "x", layout = {{axis = "tp", shard = 2}}})
       assert.equal(place .. "a direct destination needs a target", direct())
    end)
 
@@ -153,14 +167,16 @@ describe("slc_plan_set", function()
 
    it("refuses full where it is not allowed, and says why it would be", function()
       assert.is_nil(plan:try_set("a.weight", {mode = "FULL", reason = "packed"}))
-      assert.equal("destination: llama.lua:9: parameter 'b.weight' [8]: is full (no plain loader), which its allow_full_fallback (false) forbids",
+      assert.equal("destination: llama.lua:9: parameter 'b.weight' [8]: is full (no plain loader), which its"
+         .. " allow_full_fallback (false) forbids",
          plan:try_set("b.weight", {mode = "FULL", reason = "no plain loader", where = "llama.lua:9"}))
       assert.equal("unresolved", plan:describe "b.weight")
    end)
 
    it("refuses aliases that lead nowhere", function()
       assert.equal("destination: parameter 'c' [4]: is an alias of itself", plan:try_set("c", {mode = "ALIAS", alias_of = "c"}))
-      assert.equal("destination: parameter 'c' [4]: is an alias of 'd', which is no parameter of the plan", plan:try_set("c", {mode = "ALIAS", alias_of = "d"}))
+      assert.equal("destination: parameter 'c' [4]: is an alias of 'd', which is no parameter of the plan",
+         plan:try_set("c", {mode = "ALIAS", alias_of = "d"}))
       assert.equal("destination: parameter 'c' [4]: an alias names no other parameter", plan:try_set("c", {mode = "ALIAS"}))
       plan:set("a.weight", {mode = "SKIP", reason = "not served"})
       assert.equal("destination: parameter 'c' [4]: is an alias of 'a.weight', which does not move itself (skip)",
@@ -180,7 +196,8 @@ describe("slc_plan_set", function()
       for i = 1, 4097 do
          targets[i] = {live = "x"}
       end
-      assert.equal("destination: llama.lua:12: parameter 'a.weight' [8, 6]: 4097 targets; 4096 are allowed", direct(unpack(targets)))
+      assert.equal("destination: llama.lua:12: parameter 'a.weight' [8, 6]: 4097 targets; 4096 are allowed",
+         direct(unpack(targets)))
    end)
 end)
 
@@ -193,9 +210,11 @@ describe("slc_plan_complete", function()
       local plan = small_plan():add {name = "a", shape = {4}}:add {name = "b", shape = {4}}
       assert.equal("destination: parameter 'a' [4]: has no destination", problem(plan))
       plan:set("a", {mode = "ALIAS", alias_of = "b", where = "tied.lua:2"})
-      assert.equal("destination: tied.lua:2: parameter 'a' [4]: is an alias of 'b', which does not move itself (unresolved)", problem(plan))
+      assert.equal("destination: tied.lua:2: parameter 'a' [4]: is an alias of 'b', which does not move itself (unresolved)",
+         problem(plan))
       plan:set("b", {mode = "SKIP", reason = "not served"})
-      assert.equal("destination: tied.lua:2: parameter 'a' [4]: is an alias of 'b', which does not move itself (skip)", problem(plan))
+      assert.equal("destination: tied.lua:2: parameter 'a' [4]: is an alias of 'b', which does not move itself (skip)",
+         problem(plan))
       plan:set("b", {mode = "FULL"})
       assert.is_nil(problem(plan))
    end)
@@ -208,10 +227,12 @@ describe("slc_plan_count_totals", function()
          plan:add {name = name, shape = {i * 10}, dtype = "int8"}
       end
       plan:direct("a", {live = "x", source = {{0, 5}}}, {live = "y", source = {{5, 5}}})
-      plan:set("b", {mode = "FULL"}):set("c", {mode = "FULL"}):set("d", {mode = "ALIAS", alias_of = "b"}):set("e", {mode = "SKIP", reason = "x"})
+      plan:set("b", {mode = "FULL"}):set("c", {mode = "FULL"}):set("d", {mode = "ALIAS", alias_of = "b"})
+         :set("e", {mode = "SKIP", reason = "x"})
       local totals = C.slc_plan_count_totals(plan.plan)
       local list = {}
-      for _, field in ipairs {"direct", "full", "alias", "skip", "direct_bytes", "full_bytes", "alias_bytes", "skip_bytes", "largest_full_bytes"} do
+      for _, field in ipairs {"direct", "full", "alias", "skip", "direct_bytes", "full_bytes", "alias_bytes", "skip_bytes",
+         "largest_full_bytes"} do
          list[#list + 1] = tonumber(totals[field])
       end
       assert.same({1, 2, 1, 1, 10, 50, 40, 50, 30}, list)
@@ -242,7 +263,8 @@ describe("a plan without memory", function()
       end
       for i = 1, 70 do
          go(function()
-            return plan:try_set(("p"):rep(100) .. i, {mode = "DIRECT", reason = ("r"):rep(100) .. i, targets = {{live = ("l"):rep(100) .. i,
+            return plan:try_set(("p"):rep(100) .. i, {mode = "DIRECT", reason = ("r"):rep(100) .. i,
+               targets = {{live = ("l"):rep(100) .. i,
                layout = {{axis = "tp", shard = 0, chunk = 1000 + i}}}}})
          end)
       end

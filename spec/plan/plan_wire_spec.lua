@@ -9,7 +9,8 @@ local random = require "spec.plan.random"
 local C = build.C
 
 local function empty_plan()
-   return build.plan {trainers = 2, workers = 4, sources = {{axes = {{"tp", 2}}}}, destinations = {{axes = {{"dp", 2}, {"tp", 2}}}, {name = "expert", axes = {{"ep", 4}}}}}
+   return build.plan {trainers = 2, workers = 4, sources = {{axes = {{"tp", 2}}}},
+      destinations = {{axes = {{"dp", 2}, {"tp", 2}}}, {name = "expert", axes = {{"ep", 4}}}}}
       :add {name = "embed.weight", shape = {100, 6}, source = {{axis = "tp", shard = 0}}}
       :add {name = "qkv.weight", shape = {8, 6}}
       :add {name = "norm.weight", shape = {6}}
@@ -26,7 +27,8 @@ local function resolved_plan()
       :set("norm.weight", {mode = "FULL", reason = "no loader", where = "default resolver"})
       :set("head.weight", {mode = "ALIAS", alias_of = "embed.weight", reason = "tied", where = "rules.lua:1"})
       :set("rope", {mode = "SKIP", reason = "recomputed"})
-      :direct("packed", {source = {false, {0, 3, 2}, {1, select = true}}, live = "w13", mesh = "expert", view = {false, {1, nil, 2}}, order = {1, 0},
+      :direct("packed", {source = {false, {0, 3, 2}, {1, select = true}}, live = "w13", mesh = "expert",
+         view = {false, {1, nil, 2}}, order = {1, 0},
          layout = {{axis = "ep", shard = 0, split = "balanced"}}})
 end
 
@@ -62,7 +64,8 @@ describe("encoded destinations", function()
          plan:direct("packed", {live = "other" .. i, layout = {{axis = "dp", pin = i % 2}}})
       end
       local again = resolved_plan()
-      plan:direct("packed", {source = {false, {0, 3, 2}, {1, select = true}}, live = "w13", mesh = "expert", view = {false, {1, nil, 2}}, order = {1, 0},
+      plan:direct("packed", {source = {false, {0, 3, 2}, {1, select = true}}, live = "w13", mesh = "expert",
+         view = {false, {1, nil, 2}}, order = {1, 0},
          layout = {{axis = "ep", shard = 0, split = "balanced"}}})
       plan:set("rope", {mode = "SKIP", reason = "recomputed"})
       plan:set("norm.weight", {mode = "FULL", reason = "no loader", where = "default resolver"})
@@ -83,7 +86,8 @@ describe("encoded destinations", function()
       local plan = build.plan {trainers = 1, workers = 2, sources = {{axes = {1}}}, destinations = {{axes = {{"tp", 2}}}}}
       for i = 1, 1000 do
          plan:add {name = "experts." .. i, shape = {1536, 4096}}
-         plan:direct("experts." .. i, {live = "w13", view = {{i, select = true}, {1536, 768}, false}, layout = {{axis = "tp", shard = 0}}})
+         plan:direct("experts." .. i, {live = "w13", view = {{i, select = true}, {1536, 768}, false},
+            layout = {{axis = "tp", shard = 0}}})
       end
       assert.is_true(#encode(plan) < 22000)
    end)
@@ -99,25 +103,34 @@ describe("slc_plan_decode_destinations", function()
       for _, name in ipairs(names) do
          assert.equal("unresolved", plan:describe(name))
       end
-      assert.equal(("destination: the destinations received are malformed: there is more behind the last one, before byte %d of %d"):format(#bytes, #bytes + 1),
+      assert.equal(("destination: the destinations received are malformed: there is more behind the last one, before byte %d of"
+         .. " %d"):format(#bytes, #bytes + 1),
          decode(plan, bytes .. "\0"))
    end)
 
    it("refuses what was made for another plan", function()
-      local other = build.plan {trainers = 1, workers = 1, sources = {{axes = {1}}}, destinations = {{axes = {1}}}}:add {name = "x", shape = {}}
-      assert.equal("destination: the destinations received are malformed: they are for another number of parameters, before byte 5 of 226",
+      local other = build.plan {trainers = 1, workers = 1, sources = {{axes = {1}}}, destinations = {{axes = {1}}}}
+         :add {name = "x", shape = {}}
+      assert.equal("destination: the destinations received are malformed: they are for another number of parameters, before"
+         .. " byte 5 of 226",
          (decode(other, encode(resolved_plan())):gsub("of %d+$", "of 226")))
-      assert.equal("destination: the destinations received are malformed: they do not begin as destinations do, before byte 4 of 9", decode(other, "not these"))
+      assert.equal("destination: the destinations received are malformed: they do not begin as destinations do, before byte 4"
+         .. " of 9", decode(other, "not these"))
    end)
 
    it("applies every check of slc_plan_set", function()
-      local strict = build.plan {trainers = 1, workers = 1, sources = {{axes = {1}}}, destinations = {{axes = {1}}}}:add {name = "x", shape = {4}, allow_full = false}
-      local lax = build.plan {trainers = 1, workers = 1, sources = {{axes = {1}}}, destinations = {{axes = {1}}}}:add {name = "x", shape = {4}}
+      local strict = build.plan {trainers = 1, workers = 1, sources = {{axes = {1}}}, destinations = {{axes = {1}}}}
+         :add {name = "x", shape = {4}, allow_full = false}
+      local lax = build.plan {trainers = 1, workers = 1, sources = {{axes = {1}}}, destinations = {{axes = {1}}}}
+         :add {name = "x", shape = {4}}
       lax:set("x", {mode = "FULL", reason = "odd", where = "r.lua:1"})
-      assert.equal("destination: r.lua:1: parameter 'x' [4]: is full (odd), which its allow_full_fallback (false) forbids", decode(strict, encode(lax)))
-      local larger = build.plan {trainers = 1, workers = 1, sources = {{axes = {1}}}, destinations = {{axes = {1}}}}:add {name = "x", shape = {9}}
+      assert.equal("destination: r.lua:1: parameter 'x' [4]: is full (odd), which its allow_full_fallback (false) forbids",
+         decode(strict, encode(lax)))
+      local larger = build.plan {trainers = 1, workers = 1, sources = {{axes = {1}}}, destinations = {{axes = {1}}}}
+         :add {name = "x", shape = {9}}
       larger:direct("x", {live = "x", source = {{1, 8}}})
-      assert.equal("destination: rules.lua:1: parameter 'x' [4]: the strip [1:9] leaves the parameter in dim 0", decode(strict, encode(larger)))
+      assert.equal("destination: rules.lua:1: parameter 'x' [4]: the strip [1:9] leaves the parameter in dim 0",
+         decode(strict, encode(larger)))
    end)
 
    it("asks for no more memory than a message has bytes for", function()

@@ -15,7 +15,8 @@ local function plan_of(source_axes, worker_axes)
       end
       return all
    end
-   return build.plan {trainers = size(source_axes), workers = size(worker_axes), sources = {{axes = source_axes}}, destinations = {{axes = worker_axes}}}
+   return build.plan {trainers = size(source_axes), workers = size(worker_axes), sources = {{axes = source_axes}},
+      destinations = {{axes = worker_axes}}}
 end
 
 describe("a worker's copies", function()
@@ -23,8 +24,10 @@ describe("a worker's copies", function()
       local plan = plan_of({{"tp", 2}}, {{"tp", 2}}):add {name = "w", shape = {8, 3}, source = {{axis = "tp", shard = 0}}}
       plan:direct("w", {live = "w", layout = {{axis = "tp", shard = 0}}})
       local program = plan:compile(3, build.live_set {{name = "v", shape = {1}}, {name = "w", shape = {4, 3}}})
-      assert.same({bytes = 48, copies = {{peer = 1, buffer = 1, source = 0, destination = 0, run = 48, bytes = 48, dims = {}}}, fills = {}}, build.segment(program, 0))
-      assert.same({3, 1, 48, 1, 1}, {program.rank, tonumber(program.count), tonumber(program.bytes), tonumber(program.copies), tonumber(program.npeers)})
+      assert.same({bytes = 48, copies = {{peer = 1, buffer = 1, source = 0, destination = 0, run = 48, bytes = 48, dims = {}}},
+         fills = {}}, build.segment(program, 0))
+      assert.same({3, 1, 48, 1, 1}, {program.rank, tonumber(program.count), tonumber(program.bytes), tonumber(program.copies),
+         tonumber(program.npeers)})
       assert.equal(1, program.peer[0])
    end)
 
@@ -33,30 +36,36 @@ describe("a worker's copies", function()
       local plan = plan_of({1}, {{"tp", 2}}):add {name = "w", shape = {2, 4, 6}}
       plan:direct("w", {live = "w", layout = {{axis = "tp", shard = 2}}})
       local program = plan:compile(2, build.live_set {{name = "w", shape = {2, 4, 3}}})
-      assert.same({{peer = 0, buffer = 0, source = 12, destination = 0, run = 12, bytes = 96, dims = {{8, 24, 12}}}}, build.segment(program, 0).copies)
+      assert.same({{peer = 0, buffer = 0, source = 12, destination = 0, run = 12, bytes = 96, dims = {{8, 24, 12}}}},
+         build.segment(program, 0).copies)
    end)
 
    it("of a permuted view run in the strip's order", function()
       local plan = plan_of({1}, {1}):add {name = "w", shape = {2, 3}, dtype = "bfloat16"}
       plan:direct("w", {live = "w", order = {1, 0}})
       local program = plan:compile(1, build.live_set {{name = "w", shape = {3, 2}, dtype = "bfloat16"}})
-      assert.same({{peer = 0, buffer = 0, source = 0, destination = 0, run = 2, bytes = 12, dims = {{2, 6, 2}, {3, 2, 4}}}}, build.segment(program, 0).copies)
+      assert.same({{peer = 0, buffer = 0, source = 0, destination = 0, run = 2, bytes = 12, dims = {{2, 6, 2}, {3, 2, 4}}}},
+         build.segment(program, 0).copies)
    end)
 
    it("de-interleave stepped strips", function()
       -- Gate and up interleaved along the last dim.
       local plan = plan_of({1}, {1}):add {name = "w", shape = {2, 6}, dtype = "int8"}
-      plan:direct("w", {source = {false, {0, 3, 2}}, live = "w", view = {false, {0, 3}}}, {source = {false, {1, 3, 2}}, live = "w", view = {false, {3, 3}}})
+      plan:direct("w", {source = {false, {0, 3, 2}}, live = "w", view = {false, {0, 3}}},
+         {source = {false, {1, 3, 2}}, live = "w", view = {false, {3, 3}}})
       local program = plan:compile(1, build.live_set {{name = "w", shape = {2, 6}, dtype = "int8"}})
       assert.same({{peer = 0, buffer = 0, source = 0, destination = 0, run = 1, bytes = 6, dims = {{2, 6, 6}, {3, 2, 1}}},
-         {peer = 0, buffer = 0, source = 1, destination = 3, run = 1, bytes = 6, dims = {{2, 6, 6}, {3, 2, 1}}}}, build.segment(program, 0).copies)
+         {peer = 0, buffer = 0, source = 1, destination = 3, run = 1, bytes = 6, dims = {{2, 6, 6}, {3, 2, 1}}}},
+            build.segment(program, 0).copies)
    end)
 
    it("of a full parameter go to staging, row-major", function()
-      local plan = plan_of({{"tp", 2}}, {2}):add {name = "w", shape = {4, 6}, source = {{axis = "tp", shard = 1}}}:set("w", {mode = "FULL"})
+      local plan = plan_of({{"tp", 2}}, {2}):add {name = "w", shape = {4, 6}, source = {{axis = "tp", shard = 1}}}
+         :set("w", {mode = "FULL"})
       local program = plan:compile(3, build.live_set {})
       assert.same({{peer = 0, buffer = STAGING, source = 0, destination = 0, run = 12, bytes = 48, dims = {{4, 12, 24}}},
-         {peer = 1, buffer = STAGING, source = 0, destination = 12, run = 12, bytes = 48, dims = {{4, 12, 24}}}}, build.segment(program, 0).copies)
+         {peer = 1, buffer = STAGING, source = 0, destination = 12, run = 12, bytes = 48, dims = {{4, 12, 24}}}},
+            build.segment(program, 0).copies)
    end)
 
    it("of an alias and a skipped parameter are none", function()
@@ -74,7 +83,33 @@ describe("a worker's copies", function()
       local plan = plan_of({2}, {1}):add {name = "w", shape = {}, dtype = "int64"}
       plan:direct("w", {live = "w", view = {{2, select = true}}})
       local program = plan:compile(2, build.live_set {{name = "w", shape = {3}, dtype = "int64"}})
-      assert.same({{peer = 0, buffer = 0, source = 0, destination = 16, run = 8, bytes = 8, dims = {}}}, build.segment(program, 0).copies)
+      assert.same({{peer = 0, buffer = 0, source = 0, destination = 16, run = 8, bytes = 8, dims = {}}},
+         build.segment(program, 0).copies)
+   end)
+end)
+
+describe("a large piece with several replicas", function()
+   local function copies(shape, quantum)
+      local plan = build.plan {trainers = 3, workers = 1, quantum = quantum, sources = {{axes = {3}}}, destinations = {{axes = {1}}}}
+      plan:add {name = "w", shape = shape, dtype = "int8"}:direct("w", {live = "w"})
+      local list = {}
+      for i, copy in ipairs(build.segment(plan:compile(3, build.live_set {{name = "w", shape = shape, dtype = "int8"}}), 0).copies) do
+         list[i] = {copy.peer, copy.source, copy.run, copy.bytes}
+      end
+      return list
+   end
+
+   it("is cut along its outermost long dim, so that rows stay whole", function()
+      assert.same({{0, 0, 1700, 1700}, {1, 1700, 1700, 1700}, {2, 3400, 1600, 1600}}, copies({50, 100}, 1000))
+   end)
+
+   it("is cut along its longest dim where no dim is long", function()
+      assert.same({{0, 0, 4, 40}, {1, 4, 3, 30}, {2, 7, 3, 30}}, copies({5, 2, 10}, 30))
+   end)
+
+   it("is not cut below a quantum", function()
+      assert.same({{0, 0, 2500, 5000}, {1, 2500, 2500, 5000}}, copies({2, 5000}, 4000))
+      assert.same({{0, 0, 5000, 5000}}, copies({50, 100}, 5000))
    end)
 end)
 
@@ -83,8 +118,10 @@ describe("a worker's fills", function()
       local plan = plan_of({1}, {{"tp", 2}}):add {name = "w", shape = {5, 3}, dtype = "int8"}
       plan:direct("w", {live = "w", layout = {{axis = "tp", shard = 0, chunk = 4}}, pad = true})
       local set = build.live_set {{name = "w", shape = {4, 5}, dtype = "int8"}}
-      assert.same({{buffer = 0, destination = 3, run = 2, bytes = 8, dims = {{4, 5}}}}, build.segment(plan:compile(1, set), 0).fills)
-      assert.same({{buffer = 0, destination = 5, run = 15, bytes = 15, dims = {}}, {buffer = 0, destination = 3, run = 2, bytes = 2, dims = {}}},
+      assert.same({{buffer = 0, destination = 3, run = 2, bytes = 8, dims = {{4, 5}}}},
+         build.segment(plan:compile(1, set), 0).fills)
+      assert.same({{buffer = 0, destination = 5, run = 15, bytes = 15, dims = {}},
+         {buffer = 0, destination = 3, run = 2, bytes = 2, dims = {}}},
          build.segment(plan:compile(2, set), 0).fills)
    end)
 
@@ -98,10 +135,12 @@ end)
 
 describe("a trainer's copies", function()
    it("list what each worker reads, packed", function()
-      local plan = plan_of({{"tp", 2}}, {{"tp", 2}}):add {name = "w", shape = {4, 6}, dtype = "int8", source = {{axis = "tp", shard = 0}}}
+      local plan = plan_of({{"tp", 2}}, {{"tp", 2}}):add {name = "w", shape = {4, 6}, dtype = "int8",
+         source = {{axis = "tp", shard = 0}}}
       plan:direct("w", {live = "w", layout = {{axis = "tp", shard = 1}}})
       local program = plan:compile(1)
-      assert.same({bytes = 12, fills = {}, copies = {{peer = 2, buffer = 0, source = 0, destination = 0, run = 3, bytes = 6, dims = {{2, 6, 3}}},
+      assert.same({bytes = 12, fills = {}, copies = {{peer = 2, buffer = 0, source = 0, destination = 0, run = 3, bytes = 6,
+         dims = {{2, 6, 3}}},
          {peer = 3, buffer = 0, source = 3, destination = 0, run = 3, bytes = 6, dims = {{2, 6, 3}}}}}, build.segment(program, 0))
       assert.same({2, 3}, {program.peer[0], program.peer[1]})
    end)
@@ -131,7 +170,8 @@ describe("slc_program_compile", function()
       assert.equal("init: rank 1 is a worker and needs its live tensors", problem(1))
       assert.equal("destination: parameter 'w' [4]: has no destination", problem(0))
       plan:direct("w", {live = "w"})
-      assert.equal("destination: rules.lua:1: parameter 'w' [4]: worker rank 1 has no live 'w' for its box [0:4]", problem(1, build.live_set {}))
+      assert.equal("destination: rules.lua:1: parameter 'w' [4]: worker rank 1 has no live 'w' for its box [0:4]",
+         problem(1, build.live_set {}))
       assert.is_true(program.arena.blocks == nil)
    end)
 
@@ -214,7 +254,8 @@ end
 
 describe("uneven shards", function()
    local function moves(shape, source_parts, shards, dim, parts, expected)
-      local plan = plan_of({{"tp", source_parts}}, {{"tp", parts}}):add {name = "w", shape = shape, dtype = "uint8", source = {{axis = "tp", shard = 0}}}
+      local plan = plan_of({{"tp", source_parts}}, {{"tp", parts}}):add {name = "w", shape = shape, dtype = "uint8",
+         source = {{axis = "tp", shard = 0}}}
       plan:direct("w", {live = "w", layout = {{axis = "tp", shard = dim}}})
       for worker = 0, parts - 1 do
          local local_shape = {shape[1], shape[2]}
@@ -231,14 +272,17 @@ describe("uneven shards", function()
    it("of five rows go from two to two, one, four and by columns", function()
       moves({5, 3}, 2, two, 0, 2, {{extent = 3, elements = iota(0, 8)}, {extent = 2, elements = iota(9, 14)}})
       moves({5, 3}, 2, two, 0, 1, {{extent = 5, elements = iota(0, 14)}})
-      moves({5, 3}, 2, two, 0, 4, {{extent = 2, elements = iota(0, 5)}, {extent = 2, elements = iota(6, 11)}, {extent = 1, elements = iota(12, 14)},
+      moves({5, 3}, 2, two, 0, 4, {{extent = 2, elements = iota(0, 5)}, {extent = 2, elements = iota(6, 11)},
+         {extent = 1, elements = iota(12, 14)},
          {extent = 0, elements = {}}})
-      moves({5, 3}, 2, two, 1, 2, {{extent = 2, elements = {0, 1, 3, 4, 6, 7, 9, 10, 12, 13}}, {extent = 1, elements = {2, 5, 8, 11, 14}}})
+      moves({5, 3}, 2, two, 1, 2, {{extent = 2, elements = {0, 1, 3, 4, 6, 7, 9, 10, 12, 13}},
+         {extent = 1, elements = {2, 5, 8, 11, 14}}})
    end)
 
    it("of two rows over three ranks leave one without any", function()
       moves({2, 4}, 3, {iota(0, 3), iota(4, 7), {}}, 0, 1, {{extent = 2, elements = iota(0, 7)}})
-      moves({2, 4}, 3, {iota(0, 3), iota(4, 7), {}}, 0, 3, {{extent = 1, elements = iota(0, 3)}, {extent = 1, elements = iota(4, 7)}, {extent = 0, elements = {}}})
+      moves({2, 4}, 3, {iota(0, 3), iota(4, 7), {}}, 0, 3, {{extent = 1, elements = iota(0, 3)},
+         {extent = 1, elements = iota(4, 7)}, {extent = 0, elements = {}}})
    end)
 end)
 
@@ -248,13 +292,15 @@ describe("a tensor of five dims", function()
       local plan = plan_of({2}, {2}):add {name = "visual.patch_embed.proj.weight", shape = shape, dtype = "bfloat16"}
       plan:direct("visual.patch_embed.proj.weight", {live = "visual.patch_embed.proj.weight"})
       local set = build.live_set {{name = "visual.patch_embed.proj.weight", shape = shape, dtype = "bfloat16"}}
-      assert.same({{peer = 0, buffer = 0, source = 0, destination = 0, run = 3010560, bytes = 3010560, dims = {}}}, build.segment(plan:compile(2, set), 0).copies)
+      assert.same({{peer = 0, buffer = 0, source = 0, destination = 0, run = 3010560, bytes = 3010560, dims = {}}},
+         build.segment(plan:compile(2, set), 0).copies)
    end)
 end)
 
 describe("many sources", function()
    it("make one piece each", function()
-      local plan = plan_of({{"fsdp", 17}}, {1}):add {name = "w", shape = {34, 8}, dtype = "uint8", source = {{axis = "fsdp", shard = 0}}}
+      local plan = plan_of({{"fsdp", 17}}, {1}):add {name = "w", shape = {34, 8}, dtype = "uint8",
+         source = {{axis = "fsdp", shard = 0}}}
       plan:direct("w", {live = "w"})
       local result, program = run(plan, 17, {{name = "w", shape = {34, 8}}}, same_number, function(rank)
          return iota(rank * 16, rank * 16 + 15)
@@ -306,7 +352,8 @@ describe("experts one by one and packed", function()
          {source = {false, {im, im}}, live = "w13", view = {false, {im, im}}, layout = balanced})
       plan:direct("down", {live = "w2", layout = balanced})
       return plan, function(name, number)
-         local e, rest = math.floor(number / (name == "down" and h * im or 2 * im * h)), number % (name == "down" and h * im or 2 * im * h)
+         local e, rest = math.floor(number / (name == "down" and h * im or 2 * im * h)),
+            number % (name == "down" and h * im or 2 * im * h)
          if name == "down" then
             return value(2, e, rest)
          end

@@ -27,7 +27,8 @@ local function value(p, number, b)
 end
 
 local function make_plan(case)
-   local plan = build.plan {trainers = case.trainers, workers = case.workers, quantum = case.quantum, sources = {{axes = case.trainer_axes}},
+   local plan = build.plan {trainers = case.trainers, workers = case.workers, quantum = case.quantum,
+      sources = {{axes = case.trainer_axes}},
       destinations = {{axes = case.worker_axes}}}
    for _, param in ipairs(case.params) do
       plan:add {name = param.name, dtype = param.dtype, shape = param.shape, source = param.source.placements}
@@ -119,7 +120,8 @@ local function receive(segment, p, shards, write, streams)
       local peer, run = copy.peer, tonumber(copy.run)
       -- Live tensors are registered in the order of the targets.
       if copy.buffer < buffer_before or (copy.buffer == buffer_before and peer < peer_before) then
-         fail("parameter %d: a copy into %d from rank %d comes after one into %d from %d", p, copy.buffer, peer, buffer_before, peer_before)
+         fail("parameter %d: a copy into %d from rank %d comes after one into %d from %d", p, copy.buffer, peer, buffer_before,
+            peer_before)
       end
       buffer_before, peer_before = copy.buffer, peer
       local shard = shards[p][peer]
@@ -195,7 +197,8 @@ local function send(segment, p, worker_streams, rank, trainers)
    for worker, streams in pairs(worker_streams) do
       local stream = streams[p][rank]
       if stream and #stream ~= (sent[worker + trainers] or 0) then
-         fail("parameter %d: rank %d sends %d bytes to %d, which wants %d", p, rank, sent[worker + trainers] or 0, worker + trainers, #stream)
+         fail("parameter %d: rank %d sends %d bytes to %d, which wants %d", p, rank, sent[worker + trainers] or 0,
+            worker + trainers, #stream)
       end
    end
 end
@@ -239,7 +242,8 @@ local function check_coverage(case, plan, worker, set, expected, padding)
       end
    end
    if coverage.written + coverage.padded ~= written or coverage.padded ~= padding or coverage.live ~= total then
-      fail("worker %d: coverage says %d written, %d padded of %d, found %d, %d of %d", worker, coverage.written, coverage.padded, coverage.live,
+      fail("worker %d: coverage says %d written, %d padded of %d, found %d, %d of %d", worker, coverage.written, coverage.padded,
+         coverage.live,
          written - padding, padding, total)
    end
 end
@@ -338,7 +342,8 @@ local function check_boxes(case, plan, shards)
       for rank = 0, case.trainers - 1 do
          local held = shards[p][rank].size
          if tonumber(C.slc_source_bytes(made, rank)) ~= held then
-            fail("parameter %d: rank %d holds %d bytes, the layout says %d", p, rank, held, tonumber(C.slc_source_bytes(made, rank)))
+            fail("parameter %d: rank %d holds %d bytes, the layout says %d", p, rank, held,
+               tonumber(C.slc_source_bytes(made, rank)))
          end
       end
    end

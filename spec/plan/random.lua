@@ -242,7 +242,8 @@ local function register(r, case, name, dtype, shapes, boxes, ndim)
    end
 end
 
-local dtypes = {{name = "uint8", bytes = 1}, {name = "bfloat16", bytes = 2}, {name = "float32", bytes = 4}, {name = "int64", bytes = 8}}
+local dtypes = {{name = "uint8", bytes = 1}, {name = "bfloat16", bytes = 2}, {name = "float32", bytes = 4},
+   {name = "int64", bytes = 8}}
 
 local function param_of(r, case, number)
    local dtype = r.pick(dtypes)

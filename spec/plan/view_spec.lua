@@ -30,11 +30,15 @@ describe("slc_live_set_add", function()
       assert.equal("init: live 'a' is registered twice", build.add_live(set, {name = "a", shape = {3}}))
       assert.equal("init: live[1] has no name", build.add_live(set, {name = "", shape = {3}}))
       assert.equal("init: live[1] has no name", build.add_live(set, {shape = {3}}))
-      assert.equal("init: live[1] has a name of 4097 bytes; 4096 are allowed", build.add_live(set, {name = ("n"):rep(4097), shape = {3}}))
+      assert.equal("init: live[1] has a name of 4097 bytes; 4096 are allowed",
+         build.add_live(set, {name = ("n"):rep(4097), shape = {3}}))
       assert.equal("init: live 'b' has no dtype", build.add_live(set, {name = "b", dtype = "float7", shape = {3}}))
-      assert.equal("init: live 'b' shape[1] (-1) must not be negative", build.add_live(set, {name = "b", shape = {3, -1}, strides = {4, 4}}))
-      assert.equal("init: live 'b' stride[0] (-4 bytes) must not be negative", build.add_live(set, {name = "b", shape = {3}, strides = {-4}}))
-      assert.equal("init: live 'b' of shape [2147483648, 2147483648] and strides [8589934592, 4] bytes does not fit the address space",
+      assert.equal("init: live 'b' shape[1] (-1) must not be negative",
+         build.add_live(set, {name = "b", shape = {3, -1}, strides = {4, 4}}))
+      assert.equal("init: live 'b' stride[0] (-4 bytes) must not be negative",
+         build.add_live(set, {name = "b", shape = {3}, strides = {-4}}))
+      assert.equal("init: live 'b' of shape [2147483648, 2147483648] and strides [8589934592, 4] bytes does not fit the address"
+         .. " space",
          build.add_live(set, {name = "b", shape = {2147483648, 2147483648}}))
       local live = ffi.new("slc_live", {name = "b", dtype = C.slc_dtype_find("int8"), ndim = 9})
       assert.equal("init: live 'b' has 9 dims; 0 to 8 are allowed", build.fails(C.slc_live_set_add, set, live))
@@ -136,12 +140,14 @@ describe("slc_view_window", function()
          window({4, 6}, nil, {{2, 3}, false}, {0, 1}, 2))
       assert.equal("destination: a.lua:3: the view [4, :] of live 'w' of shape [4, 6] leaves it in dim 0",
          window({4, 6}, nil, {{4, select = true}, false}, {0}, 1))
-      assert.equal("destination: a.lua:3: the view [:] of live 'w' of shape [4, 6] has 1 dims for 2", window({4, 6}, nil, {false}, {0}, 1))
+      assert.equal("destination: a.lua:3: the view [:] of live 'w' of shape [4, 6] has 1 dims for 2",
+         window({4, 6}, nil, {false}, {0}, 1))
       assert.equal("destination: a.lua:3: the view [:, 1:6:2] of live 'w' of shape [4, 6] shows 2 dims of the strip's 3",
          window({4, 6}, nil, {false, {1, 3, 2}}, {0, 1}, 3))
       assert.equal("destination: a.lua:3: the view [:, 3:] of live 'w' of shape [4, 6] must show each of the strip's 2 dims once",
          window({4, 6}, nil, {false, {3}}, {1, 1}, 2))
-      assert.equal("destination: a.lua:3: the view [:, ::2] of live 'w' of shape [4, 6] must show each of the strip's 1 dims once",
+      assert.equal("destination: a.lua:3: the view [:, ::2] of live 'w' of shape [4, 6] must show each of the strip's 1 dims"
+         .. " once",
          window({4, 6}, nil, {false, {0, nil, 2}}, {0, 1}, 1))
    end)
 end)

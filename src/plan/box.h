@@ -13,8 +13,9 @@ typedef struct slc_box {
     int64_t low[SLC_MAX_DIMS], high[SLC_MAX_DIMS];
 } slc_box;
 
+/* The whole tensor. */
 slc_box slc_box_whole(int ndim, const int64_t *shape);
-bool slc_box_empty(const slc_box *box);
+bool slc_box_empty(const slc_box *box); /* whether some dim is */
 int64_t slc_box_volume(const slc_box *box); /* elements; 0 when empty. The tensor's own volume must fit, as slc_plan_add checks */
 slc_box slc_box_intersect(const slc_box *a, const slc_box *b); /* same ndim */
 

@@ -31,7 +31,7 @@ typedef struct slc_coverage {
  * Two targets on one live tensor are compared by their views, whatever its size. Live tensors whose memory overlaps are
  * compared byte by byte, as runs of contiguous bytes, of which SLC_MAX_SHARED_RUNS are allowed (INVALID beyond that).
  */
-sluice_status slc_coverage_check(const slc_plan *plan, const slc_live_set *live, int32_t rank, bool whole_modules, slc_arena *arena,
-                                 slc_coverage *coverage, sluice_error *error);
+sluice_status slc_coverage_check(const slc_plan *plan, const slc_live_set *live, int32_t rank, bool whole_modules,
+                                 slc_arena *arena, slc_coverage *coverage, sluice_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* index.h: numbers for addresses, in the order of adding, found in constant time. The caller keeps what belongs to each number. */
+/* index.h: numbers for addresses, in the order of adding, found in constant time. What belongs to a number is the caller's. */
 #ifndef SLC_PLAN_INDEX_H
 #define SLC_PLAN_INDEX_H
 
@@ -15,8 +15,11 @@ typedef struct slc_address_index {
     size_t count, capacity, slots;
 } slc_address_index;
 
-size_t slc_address_find(const slc_address_index *index, const void *address); /* SLC_NOT_FOUND where there is none */
-bool slc_address_add(slc_address_index *index, const void *address); /* not in it yet; its number is the count before. False: no memory */
+/* SLC_NOT_FOUND where there is none. */
+size_t slc_address_find(const slc_address_index *index, const void *address);
+/* The address is not in it yet; its number is the count before. False when there is no memory. */
+bool slc_address_add(slc_address_index *index, const void *address);
+/* Frees all and leaves it empty. */
 void slc_address_clear(slc_address_index *index);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct slc_landing {
  * Checks 1 and 2 of coverage.h. A worker whose box is empty needs no live tensor. INVALID: no live tensor of that name,
  * another dtype, a view that leaves it, a window that is not the box (nor larger with padding).
  */
-sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank, slc_landing *landing,
-                              sluice_error *error);
+sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank,
+                              slc_landing *landing, sluice_error *error);
 
 #endif

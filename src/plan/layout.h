@@ -25,7 +25,7 @@ typedef struct slc_placement {
     slc_placement_kind kind;
     int axis;           /* of the mesh; each axis is named by at most one placement */
     int dim;            /* SHARD: of the tensor */
-    int32_t parts;      /* SHARD: n; divides the axis' size. Below it, the axis is (parts, size / parts) and the second replicates */
+    int32_t parts;      /* SHARD: n; divides the axis' size. Below it, the axis is (parts, size / parts), the second replicates */
     slc_split split;    /* SHARD */
     int64_t chunk;      /* SHARD with SLC_SPLIT_CHUNK */
     int32_t coordinate; /* PIN: only ranks at this coordinate hold the tensor */
@@ -37,14 +37,20 @@ typedef struct slc_layout {
     slc_placement placement[SLC_MAX_AXES];
 } slc_layout;
 
-/* Checks axes, dims, parts, chunk and coordinates against the mesh and the tensor. Says the placement by its axis. The stage is "init". */
+/*
+ * Checks axes, dims, parts, chunk and coordinates against the mesh and the tensor. Says the placement by its axis. The
+ * stage is "init".
+ */
 sluice_status slc_layout_check(const slc_layout *layout, int ndim, const int64_t *shape, const char *where, sluice_error *error);
 /* The same under another stage's name. */
 sluice_status slc_layout_check_in(const char *stage, const slc_layout *layout, int ndim, const int64_t *shape, const char *where,
                                   sluice_error *error);
 bool slc_layout_equal(const slc_layout *a, const slc_layout *b); /* same mesh pointer, same placements in the same order */
 
-/* False when a pin keeps the tensor from the rank (or it is not in the mesh). True with an empty box when a short tail leaves nothing. */
+/*
+ * False when a pin keeps the tensor from the rank (or it is not in the mesh). True with an empty box when a short tail
+ * leaves nothing.
+ */
 bool slc_layout_box(const slc_layout *layout, int ndim, const int64_t *shape, int32_t rank, slc_box *box);
 
 /*
@@ -54,7 +60,8 @@ bool slc_layout_box(const slc_layout *layout, int ndim, const int64_t *shape, in
 int32_t slc_layout_shards(const slc_layout *layout);
 int32_t slc_layout_replicas(const slc_layout *layout);
 int32_t slc_layout_rank(const slc_layout *layout, int32_t shard, int32_t replica);
-void slc_layout_place(const slc_layout *layout, int32_t rank, int32_t *shard, int32_t *replica); /* rank must hold the tensor */
+/* rank must hold the tensor */
+void slc_layout_place(const slc_layout *layout, int32_t rank, int32_t *shard, int32_t *replica);
 
 /*
  * Pieces: a shard as its place along each dim. The placements of one dim cut it into pieces that are numbered from its low
@@ -79,7 +86,9 @@ typedef struct slc_shard_walk {
     bool done;
 } slc_shard_walk;
 
+/* Begins before the first one. `shape` and the layout must outlive the walk. */
 void slc_shard_walk_begin(slc_shard_walk *walk, const slc_layout *layout, int ndim, const int64_t *shape, const slc_box *query);
-bool slc_shard_walk_next(slc_shard_walk *walk, int32_t *shard, slc_box *box); /* false at the end; *box is the shard's whole box */
+/* False at the end; *box is the shard's whole box. */
+bool slc_shard_walk_next(slc_shard_walk *walk, int32_t *shard, slc_box *box);
 
 #endif

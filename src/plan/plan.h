@@ -23,6 +23,7 @@ typedef enum slc_mode {
 #undef SLC_MODE_ENUM
 } slc_mode;
 
+/* Its text in the list above. Never NULL. */
 const char *slc_mode_text(slc_mode mode);
 
 #define SLC_MAX_TARGETS 4096 /* of one parameter */
@@ -43,9 +44,10 @@ typedef struct slc_target {
     slc_pad pad;
 } slc_target;
 
-/* The strip's dims: ndim and extents; *dim_of[i], the parameter's dim behind strip dim i, may be NULL. */
 struct slc_param;
-int slc_target_strip(const struct slc_param *param, const slc_target *target, int64_t shape[SLC_MAX_DIMS], int dim_of[SLC_MAX_DIMS]);
+/* The strip's dims: ndim and extents; *dim_of[i], the parameter's dim behind strip dim i, may be NULL. */
+int slc_target_strip(const struct slc_param *param, const slc_target *target, int64_t shape[SLC_MAX_DIMS],
+                     int dim_of[SLC_MAX_DIMS]);
 
 typedef struct slc_param {
     const char *name;
@@ -70,12 +72,13 @@ typedef struct slc_plan slc_plan;
 slc_plan *slc_plan_create(int32_t trainers, int32_t workers);
 void slc_plan_destroy(slc_plan *plan); /* NULL is allowed */
 
-int32_t slc_plan_trainers(const slc_plan *plan);
-int32_t slc_plan_workers(const slc_plan *plan);
+int32_t slc_plan_trainers(const slc_plan *plan); /* how many there are */
+int32_t slc_plan_workers(const slc_plan *plan);  /* how many there are */
 
 /*
  * The bytes that are worth a transfer of their own, 1 MiB unless set: larger pieces may be cut so that several replicas
- * send, and about as many bytes of small ones go to one replica before the next one takes over. At least 1; the same on all ranks.
+ * send, and about as many bytes of small ones go to one replica before the next one takes over. At least 1; the same on
+ * all ranks.
  */
 int64_t slc_plan_quantum(const slc_plan *plan);
 void slc_plan_set_quantum(slc_plan *plan, int64_t bytes);
@@ -125,6 +128,7 @@ typedef struct slc_plan_totals {
     int64_t largest_full_bytes;
 } slc_plan_totals;
 
+/* The sums over all parameters; unresolved ones are in none. */
 slc_plan_totals slc_plan_count_totals(const slc_plan *plan);
 
 #endif

@@ -139,7 +139,7 @@ static int for_trainer(const void *a, const void *b)
 
 /* ---- fills ---- */
 
-/* The window less the box: for each dim a slab at its high end, as long as the box in earlier dims and the window in later ones. */
+/* The window less the box: for each dim a slab at its high end, the box long in earlier dims, the window in later ones. */
 static bool make_fills(compiler *c, const slc_param *param, const slc_landing *landing)
 {
     const slc_window *window = &landing->window;

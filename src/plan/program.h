@@ -64,7 +64,9 @@ typedef struct slc_program {
  * Compiles for `rank`: a worker with its live tensors, or a trainer with live NULL. The plan must be complete and, on a
  * worker, have passed slc_coverage_check. Costs grow with the pieces of this rank plus one step a parameter.
  */
-sluice_status slc_program_compile(const slc_plan *plan, const slc_live_set *live, int32_t rank, slc_program *program, sluice_error *error);
+sluice_status slc_program_compile(const slc_plan *plan, const slc_live_set *live, int32_t rank, slc_program *program,
+                                  sluice_error *error);
+/* Frees all; a cleared program may be cleared again. */
 void slc_program_clear(slc_program *program);
 
 /* Bytes of the shard that `rank` holds of a parameter; 0 where it holds none. */

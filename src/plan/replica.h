@@ -18,7 +18,7 @@
 
 /*
  * The schedule of one target (or of a full parameter). A piece (one source shard's meeting with one destination box) is
- * cut into `parts` along its longest dim; part i for destination number j comes from replica
+ * cut into `parts` along one dim (route.c says which); part i for destination number j comes from replica
  * (first + j * parts + i) mod replicas. Destinations are numbered from 0 for each source shard: those it reaches.
  */
 typedef struct slc_schedule {
@@ -27,6 +27,7 @@ typedef struct slc_schedule {
     int32_t first;
 } slc_schedule;
 
+/* The replica that sends one part of what a destination gets. */
 int32_t slc_schedule_replica(slc_schedule schedule, int64_t destination, int32_t part);
 
 /* What the scheduler has to know of a target, as one source shard sees it. */
@@ -45,9 +46,12 @@ typedef struct slc_scheduler {
     size_t loads; /* replicas that are kept track of, over all groups */
 } slc_scheduler;
 
+/* Begins a plan; `quantum` is the plan's, see slc_plan_quantum. Ended by slc_scheduler_end. */
 void slc_scheduler_begin(slc_scheduler *scheduler, int64_t quantum);
+/* The schedule of the next target in plan order; targets of all parameters must pass through, on every rank. NO_MEMORY. */
 sluice_status slc_scheduler_next(slc_scheduler *scheduler, const slc_layout *source, slc_fanout fanout, slc_schedule *schedule,
                                  sluice_error *error);
+/* Frees what it has kept. */
 void slc_scheduler_end(slc_scheduler *scheduler);
 
 #endif

@@ -102,22 +102,36 @@ static void piece_of(const slc_box *reach, int64_t number, int64_t piece[SLC_MAX
     }
 }
 
-/* Part `part` of a piece, along its longest dim; false when that is empty. */
+/*
+ * The dim along which a piece is cut: the outermost that has enough elements for parts of about one size, so that what
+ * lies end to end stays so; else the longest. -1 with no dims.
+ */
+static int dim_to_cut(const slc_box *whole, int32_t parts)
+{
+    int longest = -1;
+    for (int d = 0; d < whole->ndim; d++) {
+        int64_t length = whole->high[d] - whole->low[d];
+        if (length / 16 >= parts)
+            return d;
+        if (longest < 0 || length > whole->high[longest] - whole->low[longest])
+            longest = d;
+    }
+    return longest;
+}
+
+/* Part `part` of a piece; false when that is empty. */
 static bool part_of(const slc_box *whole, int32_t part, int32_t parts, slc_box *box)
 {
     *box = *whole;
     if (parts == 1)
         return true;
-    int longest = -1;
-    for (int d = 0; d < whole->ndim; d++)
-        if (longest < 0 || whole->high[d] - whole->low[d] > whole->high[longest] - whole->low[longest])
-            longest = d;
-    if (longest < 0)
+    int dim = dim_to_cut(whole, parts);
+    if (dim < 0)
         return part == 0;
-    int64_t length = whole->high[longest] - whole->low[longest], base = length / parts, more = length % parts;
-    box->low[longest] += part * base + (part < more ? part : more);
-    box->high[longest] = box->low[longest] + base + (part < more);
-    return box->low[longest] < box->high[longest];
+    int64_t length = whole->high[dim] - whole->low[dim], base = length / parts, more = length % parts;
+    box->low[dim] += part * base + (part < more ? part : more);
+    box->high[dim] = box->low[dim] + base + (part < more);
+    return box->low[dim] < box->high[dim];
 }
 
 /* ---- the two sides ---- */

@@ -34,17 +34,20 @@ typedef struct slc_piece_list {
     size_t count, capacity;
 } slc_piece_list;
 
+/* Frees the items. */
 void slc_piece_list_clear(slc_piece_list *list);
 
-/* The route of target number `target`, or of a full parameter over `everyone` (all workers, nothing placed). No schedule yet. */
+/* The route of target number `target`. No schedule yet. */
 void slc_route_direct(const slc_param *param, uint32_t target, slc_route *route);
+/* The route of a full parameter over `everyone` (all workers, nothing placed). No schedule yet. */
 void slc_route_full(const slc_param *param, const slc_layout *everyone, slc_route *route);
 
 /* What the scheduler has to know of it: as the source shard that holds the strip's first element sees it. */
 slc_fanout slc_route_fanout(const slc_route *route);
 
 /* Append the pieces of a worker whose box in the strip is `box`, or of a trainer, in no order. NO_MEMORY. */
-sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const slc_box *box, slc_piece_list *list, sluice_error *error);
+sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const slc_box *box, slc_piece_list *list,
+                                  sluice_error *error);
 sluice_status slc_route_from_trainer(const slc_route *route, int32_t rank, slc_piece_list *list, sluice_error *error);
 
 #endif

@@ -5,14 +5,20 @@
 #include "plan/layout.h"
 #include "plan/plan.h"
 
-#define SLC_SHAPE_TEXT 200   /* "[4096, 14336]" */
-#define SLC_RANGES_TEXT 560  /* "[0:16, 3, 4:10:2, 8:]" */
-#define SLC_PLACE_TEXT 1200  /* "llama.lua:12: parameter 'a.weight' [4096, 4096]" */
+#define SLC_SHAPE_TEXT 200
+#define SLC_RANGES_TEXT 560
+#define SLC_PLACE_TEXT 1200
 
+/* "[4096, 14336]" */
 void slc_shape_text(int ndim, const int64_t *shape, char text[SLC_SHAPE_TEXT]);
+/* "[0:16, 8:24]" */
 void slc_box_text(const slc_box *box, char text[SLC_RANGES_TEXT]);
+/* As Python slices; the ranges need not be checked. */
 void slc_ranges_text(int ndim, const slc_range *range, char text[SLC_RANGES_TEXT]);
-/* Where a message about a parameter's destination starts; `where` may be NULL or "". Long names are cut. */
+/*
+ * "llama.lua:12: parameter 'a.weight' [4096, 4096]": where a message about a parameter's destination starts; `where` may
+ * be NULL or "". Long names are cut.
+ */
 void slc_place_text(const slc_param *param, const char *where, char text[SLC_PLACE_TEXT]);
 
 /* What snprintf does, at *used of a text of `size` bytes, moving *used on to at most size - 1. */

@@ -23,7 +23,7 @@ static bool reach_of(const slc_live *live, int64_t *bytes)
     *bytes = 0;
     if (empty(live))
         return true;
-    int64_t reach = live->dtype->bytes, volume = live->dtype->bytes, part;
+    int64_t reach = live->dtype->bytes, volume = reach, part;
     for (int d = 0; d < live->ndim; d++)
         if (!slc_multiply(live->shape[d] - 1, live->stride[d], &part) || !slc_add(reach, part, &reach) ||
             !slc_multiply(volume, live->shape[d], &volume) || volume > SLC_MAX_BYTES)

@@ -11,7 +11,10 @@
 #define SLC_MAX_NAME 4096                  /* bytes of a name, a reason or a place, without the terminator */
 #define SLC_MAX_BYTES ((int64_t)1 << 62)   /* a tensor is smaller */
 
-/* A tensor in the serving model's memory. Strides count bytes. With data NULL it can be planned for (as memory of its own), not moved into. */
+/*
+ * A tensor in the serving model's memory. Strides count bytes. With data NULL it can be planned for (as memory of its
+ * own), not moved into.
+ */
 typedef struct slc_live {
     const char *name;
     const slc_dtype *dtype;
@@ -35,7 +38,7 @@ sluice_status slc_live_set_add(slc_live_set *set, const slc_live *live, sluice_e
 const slc_live *slc_live_set_find(const slc_live_set *set, const char *name); /* NULL where there is none */
 void slc_live_set_clear(slc_live_set *set);
 
-bool slc_live_contiguous(const slc_live *live);
+bool slc_live_contiguous(const slc_live *live); /* row-major; dims of one element do not matter */
 int64_t slc_live_bytes(const slc_live *live); /* of its elements, not of the span it lies in */
 /* [*low, *high): the addresses the tensor lies in. Empty tensor: equal. */
 void slc_live_span(const slc_live *live, uintptr_t *low, uintptr_t *high);
@@ -58,7 +61,10 @@ typedef struct slc_window {
     int64_t stride[SLC_MAX_DIMS];
 } slc_window;
 
-/* `ndim` is the strip's. INVALID when a range leaves the tensor or the dims that are left are not the strip's; the message starts with `where`. */
+/*
+ * `ndim` is the strip's. INVALID when a range leaves the tensor or the dims that are left are not the strip's; the message
+ * starts with `where`.
+ */
 sluice_status slc_view_window(const slc_view *view, const slc_live *live, int ndim, const char *where, slc_window *window,
                               sluice_error *error);
 

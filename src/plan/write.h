@@ -36,7 +36,7 @@ typedef struct slc_byte_count {
  * Looks at live tensors whose memory overlaps: clashes between writes of different ones, and corrects `count`, which
  * comes in as if no two shared a byte. INVALID past SLC_MAX_SHARED_RUNS runs; NO_MEMORY.
  */
-sluice_status slc_shared_memory_check(const slc_write_list *writes, const slc_live_set *live, slc_clash *clash, slc_byte_count *count,
-                                      sluice_error *error);
+sluice_status slc_shared_memory_check(const slc_write_list *writes, const slc_live_set *live, slc_clash *clash,
+                                      slc_byte_count *count, sluice_error *error);
 
 #endif
