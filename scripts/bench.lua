@@ -32,11 +32,12 @@ end
 local rows = {}
 local failed = false
 
---- One line of the table. limit: what the figure is held against, in the same unit; ratio: figure by limit.
-local function row(part, name, unit, spread, limit, wanted)
+--- One line of the table. wanted: what the project promises of it; limit: {median, ratio, name} of what it is held against.
+local function row(part, name, unit, spread, wanted, limit)
+   limit = limit or {}
    rows[#rows + 1] = {
       part = part, name = name, unit = unit, median = spread.median, smallest = spread.smallest, largest = spread.largest,
-      runs = spread.runs, limit = limit, wanted = wanted,
+      runs = spread.runs, wanted = wanted, limit = limit.median, ratio = limit.ratio, limit_name = limit.name,
    }
 end
 
@@ -62,6 +63,40 @@ end
 
 local parts = {}
 
+local TRANSPORT = {
+   {"pull_contiguous", "ordinary memory, contiguous", "ratio >= 0.9"},
+   {"pull_rows_4k", "ordinary memory, rows of 4 KB", "ratio >= 0.8"},
+   {"pull_rows_128", "ordinary memory, rows of 128 B"},
+   {"pull_permuted", "ordinary memory, transposed"},
+   {"map_contiguous", "memory of sluice_memory_alloc, contiguous", "ratio >= 0.8"},
+   {"map_rows_4k", "memory of sluice_memory_alloc, rows of 4 KB"},
+   {"map_permuted", "memory of sluice_memory_alloc, transposed"},
+   {"ring_contiguous", "ring, contiguous"},
+   {"ring_rows_4k", "ring, rows of 4 KB"},
+}
+
+local TENSORS = {{"pull_10000_of_1k", "pull"}, {"ring_10000_of_1k", "ring"}}
+
+-- The driver alternates each course with its own limit and repeats both; its figures are medians already.
+function parts.transport()
+   runs(build .. "/spec/host_driver bench --json", 1, function(_, json)
+      for _, course in ipairs(TRANSPORT) do
+         local key, name, wanted = unpack(course)
+         local found = assert(json[key], "host_driver measured no " .. key)
+         local rate, limit = found.gb_per_s, found.limit_gb_per_s
+         row("transport", name, "GB/s", {median = rate.median, smallest = rate.least, largest = rate.most, runs = found.samples}, wanted,
+            {median = limit.median, ratio = found.of_limit, name = found.limit})
+      end
+      for _, course in ipairs(TENSORS) do
+         local found = assert(json[course[1]], "host_driver measured no " .. course[1])
+         local scale = found.us_per_tensor * found.gb_per_s.median -- so that rates become times
+         row("transport", "10,000 tensors of 1 KB, " .. course[2], "us each", {
+            median = found.us_per_tensor, smallest = scale / found.gb_per_s.most, largest = scale / found.gb_per_s.least,
+            runs = found.samples}, course[2] == "pull" and "<= 3 us" or nil)
+      end
+   end)
+end
+
 function parts.plan()
    local deployment = "examples/deployments/qwen3-235b.lua"
    for _, who in ipairs({{name = "trainer rank 0", rank = 0}, {name = "worker rank 64", rank = 64}}) do
@@ -71,9 +106,9 @@ function parts.plan()
          planning[#planning + 1], whole[#whole + 1], peak[#peak + 1] = json.seconds.planning, result.seconds, result.peak_mb
       end)
       if good then
-         row("plan", "Qwen3-235B, " .. who.name .. ", planning", "s", measure.spread(planning), nil, "< 2")
+         row("plan", "Qwen3-235B, " .. who.name .. ", planning", "s", measure.spread(planning), "< 2 s")
          row("plan", "Qwen3-235B, " .. who.name .. ", whole program", "s", measure.spread(whole))
-         row("plan", "Qwen3-235B, " .. who.name .. ", peak memory", "MB", measure.spread(peak), nil, "< 400")
+         row("plan", "Qwen3-235B, " .. who.name .. ", peak memory", "MB", measure.spread(peak), "< 400 MB")
       end
    end
 end
@@ -94,7 +129,7 @@ function parts.run()
    end)
    if good then
       row("run", "Llama-3-8B, 1 layer, whole program", "s", measure.spread(seconds))
-      row("run", "Llama-3-8B, 1 layer, update", "GB/s", measure.spread(rate))
+      row("run", "Llama-3-8B, 1 layer, update rate", "GB/s", measure.spread(rate))
       local names = {}
       for phase in pairs(phases) do
          names[#names + 1] = phase
@@ -114,12 +149,14 @@ local function number(value)
 end
 
 local function print_table()
-   local format = "%-10s %-48s %9s %9s %9s  %-8s %9s %6s  %s\n"
-   io.write(format:format("part", "what", "median", "smallest", "largest", "unit", "limit", "ratio", "wanted"))
+   local format = "%-10s %-44s %9s %9s %9s  %-7s %9s %6s  %-12s %s"
+   local function line(...)
+      io.write((format:format(...):gsub("%s+$", "")), "\n")
+   end
+   line("part", "what", "median", "smallest", "largest", "unit", "limit", "ratio", "wanted", "limit is")
    for _, item in ipairs(rows) do
-      local ratio = item.limit and ("%.2f"):format(item.median / item.limit) or ""
-      io.write(format:format(item.part, item.name, number(item.median), number(item.smallest), number(item.largest), item.unit,
-         number(item.limit), ratio, item.wanted or ""))
+      line(item.part, item.name, number(item.median), number(item.smallest), number(item.largest), item.unit, number(item.limit),
+         item.ratio and ("%.2f"):format(item.ratio) or "", item.wanted or "", item.limit_name or "")
    end
 end
 
