@@ -36,17 +36,20 @@ end
 
 --- The word of the list that is nearest to `word`, if one is near enough to be what was meant.
 -- @param word what was written
--- @param words a list; of equally near ones the first wins
+-- @param words a list; of equally near ones one with the same first letter wins, else the first
 -- @return the word, or nil
 function nearest.word(word, words)
    if #word > LONGEST then
       return nil
    end
-   local best, least = nil, math.max(2, math.floor(#word / 3)) + 1
+   local best, least = nil, #word < 4 and 2 or math.max(2, math.floor(#word / 3)) + 1
+   local first = word:sub(1, 1):lower()
    for _, other in ipairs(words) do
       if #other <= LONGEST then
-         local edits = distance(word:lower(), other:lower(), least - 1)
-         if edits < least and edits < math.max(#word, #other) then
+         local edits = distance(word:lower(), other:lower(), least)
+         local alike = other:sub(1, 1):lower() == first
+         if edits < math.max(#word, #other) and (edits < least or edits == least and best and alike
+            and best:sub(1, 1):lower() ~= first) then
             best, least = other, edits
          end
       end

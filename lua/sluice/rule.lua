@@ -286,17 +286,18 @@ local function plain_rule(file, value)
          body[key - 1] = item
       end
    end
-   return { plain = true, pattern = value[1], body = body, place = file.at(value[1]) }
+   return { pattern = value[1], body = body, place = file.at(value[1]) }
 end
 
 local function add_rules(set, file)
    for i = 1, table.maxn(file.result.rules or {}) do
       local made = file.result.rules[i]
       if made then -- false and nil are rules that a condition left out
-         made = words.kind(made) and made or plain_rule(file, made) or made
-         if words.kind(made) ~= "rule" and not made.plain then
+         local kind = words.kind(made)
+         made = kind == "rule" and made or not kind and plain_rule(file, made)
+         if not made then
             check.raise("SCRIPT", ('%s: rules[%d] (%s) must be a rule: rule "pattern" { ... }'):format(file.path, i,
-               words.shown(made)))
+               words.shown(file.result.rules[i])))
          end
          local said = read_body(made)
          for _, simple in ipairs(simple_patterns(made.pattern, function(problem) fail(made, "the pattern %s", problem) end)) do

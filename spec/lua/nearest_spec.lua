@@ -4,13 +4,17 @@ describe("nearest.word", function()
    local words = { "into", "layout", "companion", "at", "from", "full" }
    local cases = {
       { "ino", "into" }, { "intoo", "into" }, { "itno", "into" }, { "INTO", "into" }, { "lay_out", "layout" }, { "compagnon", "companion" },
-      { "form", "from" }, { "zzzzzz", nil }, { "q", nil }, { "", nil },
+      { "form", "from" }, { "io", nil }, { "zzzzzz", nil }, { "q", nil }, { "", nil },
    }
    for _, case in ipairs(cases) do
       it(("gives %s for '%s'"):format(tostring(case[2]), case[1]), function()
          assert.equal(case[2], nearest.word(case[1], words))
       end)
    end
+
+   it("prefers the same first letter", function()
+      assert.equal("tp", nearest.word("tpp", { "pp", "tp" }))
+   end)
 
    it("gives nothing for a word without end", function()
       assert.is_nil(nearest.word(("a"):rep(10000), words))

@@ -1,0 +1,455 @@
+--- The rule language through whole plans: what each word does, and what each mistake is told.
+
+local resolving = require "spec.support.resolving"
+
+-- One parameter w [8,16] into live tensors, on tp workers; `body` is what follows the pattern.
+local function with_rule(body, case)
+   case = case or {}
+   case.params = case.params or { { name = "w", shape = { 8, 16 } } }
+   case.live = case.live or { { name = "w", shape = { 8, 16 } } }
+   case.text = ('return {\n   rules = {\n      rule "%s" %s,\n   },\n}\n'):format(case.pattern or "w", body)
+   return resolving.resolve(case)
+end
+
+local function line(got, name)
+   return got.ok and got.by[name or "w"].line:gsub(", because: .*$", "") or got.text
+end
+
+describe("a rule", function()
+   local function writes(what, body, case, expected, name)
+      it(what, function()
+         assert.equal(expected, line(with_rule(body, case), name))
+      end)
+   end
+
+   writes("without words copies into the tensor of the same name", "{}", {}, "direct [0:8, 0:16] -> 'w' [:, :] ()")
+   writes("replicates", "{ layout = replicate }", { tp = 2 }, "direct [0:8, 0:16] -> 'w' [:, :] ()")
+   writes("cuts a column over tp", "{ layout = column }", { tp = 2, live = { { name = "w", shape = { 4, 16 } } } },
+      "direct [0:8, 0:16] -> 'w' [:, :] (tp:0)")
+   writes("cuts a row over tp", "{ layout = row }", { tp = 2, live = { { name = "w", shape = { 8, 8 } } } },
+      "direct [0:8, 0:16] -> 'w' [:, :] (tp:1)")
+   writes("goes into another tensor", '{ into = "v" }', { live = { { name = "v", shape = { 8, 16 } } } },
+      "direct [0:8, 0:16] -> 'v' [:, :] ()")
+   writes("writes a slice of it", '{ into = "v", at = span(0, 8, 8) }', { live = { { name = "v", shape = { 24, 16 } } } },
+      "direct [0:8, 0:16] -> 'v' [8:16, :] ()")
+   writes("writes a slab of it", '{ into = "v", at = index(0, 3) }', { live = { { name = "v", shape = { 4, 8, 16 } } } },
+      "direct [0:8, 0:16] -> 'v' [3, :, :] ()")
+   writes("takes a slice", '{ from = span(1, 4, 8), into = "v" }', { live = { { name = "v", shape = { 8, 8 } } } },
+      "direct [0:8, 4:12] -> 'v' [:, :] ()")
+   writes("takes every second column", '{ from = span(1, 1, 8, 2), into = "v" }', { live = { { name = "v", shape = { 8, 8 } } } },
+      "direct [0:8, 1:16:2] -> 'v' [:, :] ()")
+   writes("permutes", '{ into = "v", permute = {1, 0} }', { live = { { name = "v", shape = { 16, 8 } } } },
+      "direct [0:8, 0:16] -> 'v' [:, :] permuted 1,0 ()")
+   writes("has several strips, which inherit what stands beside them",
+      '{ into = "v", layout = column, { from = span(0, 0, 4), at = span(0, 0, 2) }, { from = span(0, 4, 4), at = span(0, 2, 2) } }',
+      { tp = 2, live = { { name = "v", shape = { 4, 16 } } } },
+      "direct [0:4, 0:16] -> 'v' [0:2, :] (tp:0); [4:8, 0:16] -> 'v' [2:4, :] (tp:0)")
+   writes("pads with zeros", '{ layout = shard("tp", 0, { chunk = 5 }), pad = "zero" }', { tp = 2, live = { { name = "w", shape = { 5, 16 } } } },
+      "direct [0:8, 0:16] -> 'w' [:, :] (tp:0 chunk 5) padded with zeros")
+   writes("repeats parts", '{ layout = shard("tp", 0, { parts = 2 }) }', { tp = 4, live = { { name = "w", shape = { 4, 16 } } } },
+      "direct [0:8, 0:16] -> 'w' [:, :] (tp:0/2)")
+   writes("cuts in a balanced way", '{ layout = shard("tp", 0, { split = "balanced" }) }', { tp = 3, live = { { name = "w", shape = { 3, 16 } } } },
+      "direct [0:8, 0:16] -> 'w' [:, :] (tp:0 balanced)")
+   writes("nests shards in the order written", '{ layout = { shard("tp", 0), shard("dp", 0) } }',
+      { axes = { { "dp", 2 }, { "tp", 2 } }, live = { { name = "w", shape = { 2, 16 } } } },
+      "direct [0:8, 0:16] -> 'w' [:, :] (tp:0, dp:0)")
+   writes("pins", '{ layout = pin("pp", 1) }', { axes = { { "pp", 2 } } }, "direct [0:8, 0:16] -> 'w' [:, :] (pp=1)")
+   writes("knows axes that the workers lack as axes of size 1", '{ layout = { pin("ep", 0), shard("cp", 0), column } }', {},
+      "direct [0:8, 0:16] -> 'w' [:, :] ()")
+   writes("is found by a capture", '{ into = "layers.{l}.x" }',
+      { pattern = "h.{l}.w", params = { { name = "h.7.w" } }, live = { "layers.7.x" } }, "direct [0:8, 0:8] -> 'layers.7.x' [:, :] ()", "h.7.w")
+   writes("picks by a captured number", '{ into = "x", at = index(0, pick("e", {2, 0, 1})) }',
+      { pattern = "e.{e}", params = { "e.0" }, live = { { name = "x", shape = { 3, 8, 8 } } } }, "direct [0:8, 0:8] -> 'x' [2, :, :] ()", "e.0")
+   writes("picks by a listed capture", '{ into = "x", at = span(0, pick("e", {4, 0}), 4) }',
+      { pattern = "e.{e=0|1}", params = { { name = "e.1", shape = { 4, 8 } } }, live = { { name = "x", shape = { 8, 8 } } } },
+      "direct [0:4, 0:8] -> 'x' [0:4, :] ()", "e.1")
+   writes("goes whole for a reason", '{ full = "the host wants it" }', { live = {} }, "full")
+   writes("goes nowhere for a reason", '{ skip = "not served" }', { live = {} }, "skip")
+   writes("is another's alias", '{ alias = "v" }', { params = { "w", "v" }, live = { "v" }, pattern = 'v" {}, rule "w' }, "alias of 'v'")
+
+   it("carries its reason and its line", function()
+      local got = with_rule('{ full = "the host wants it" }', { live = {} })
+      assert.equal("the host wants it", got.by.w.reason)
+      assert.equal("FILE:3", got.by.w.where)
+      got = with_rule("{}")
+      assert.equal('rule "w"', got.by.w.reason)
+      assert.equal("FILE:3", got.by.w.where)
+   end)
+
+   it("may be written as a plain table", function()
+      local got = resolving.resolve({ params = { "w" }, live = { "v" }, text = 'return {\n rules = {\n { "w", into = "v" },\n },\n}' })
+      assert.equal("FILE:3", got.by.w.where)
+      assert.equal("direct [0:8, 0:8] -> 'v' [:, :] ()", line(got))
+   end)
+
+   it("asks for strict coverage, and for whole modules where the host finalises them", function()
+      assert.is_true(with_rule("{}").strict)
+      assert.is_false(with_rule("{}").whole_modules)
+      assert.is_true(with_rule("{}", { host = { finalizes_modules = true } }).whole_modules)
+   end)
+
+   it("chooses the mesh that has its axes", function()
+      local got = with_rule('{ layout = { pin("ep", 3), row } }', { axes = { { "dp", 2 }, { "tp", 4 } },
+         meshes = { { name = "expert", axes = { { "ep", 4 }, { "tp", 2 } } } }, live = {} })
+      assert.equal("direct [0:8, 0:16] -> 'w' [:, :] (ep=3, tp:1) of 'expert'", line(got))
+   end)
+
+   it("goes by the first rule that matches", function()
+      local got = resolving.resolve({ params = { "a.x", "a.y" }, live = { "a.x" },
+         text = 'return { rules = { rule "a.x" {}, rule "a.*" { skip = "rest" }, rule "a.y" {} } }' })
+      assert.equal("direct", got.by["a.x"].mode)
+      assert.equal("skip", got.by["a.y"].mode)
+   end)
+end)
+
+describe("a rule file", function()
+   it("strips wrappers and renames in order", function()
+      local got = resolving.resolve({
+         params = { "_fsdp.model._fsdp.a.w", "lm_head.w", "model.x.w" }, live = { "lang.model.a.w", "lang.lm_head.w", "lang.model.y.w" },
+         text = [[return {
+            strip = { "_fsdp" },
+            rename = { { "model.**", "lang.model.**" }, { "lm_head.**", "lang.lm_head.**" }, { "**.x.w", "**.y.w" } },
+            rules = { rule "**.w" {} },
+         }]],
+      })
+      assert.equal("direct [0:8, 0:8] -> 'lang.model.a.w' [:, :] ()", line(got, "_fsdp.model._fsdp.a.w"))
+      assert.equal("direct [0:8, 0:8] -> 'lang.lm_head.w' [:, :] ()", line(got, "lm_head.w"))
+      assert.equal("direct [0:8, 0:8] -> 'lang.model.y.w' [:, :] ()", line(got, "model.x.w"))
+   end)
+
+   it("pins by name, outside what a rule says", function()
+      local got = resolving.resolve({
+         axes = { { "pp", 2 }, { "tp", 2 } }, params = { "l.0.w", "l.3.w", "head.w" }, live = {},
+         text = [[
+            local owner = spread({ 1, 3 }).owner
+            return {
+               pins = { where "l.{l}.**" (pin("pp", pick("l", owner))), where "head.**" (pin("pp", 1)) },
+               rules = { rule "l.{l}.w" { layout = column }, rule "head.w" {} },
+            }]],
+      })
+      assert.equal("direct [0:8, 0:8] -> 'l.0.w' [:, :] (pp=0, tp:0)", line(got, "l.0.w"))
+      assert.equal("direct [0:8, 0:8] -> 'l.3.w' [:, :] (pp=1, tp:0)", line(got, "l.3.w"))
+      assert.equal("direct [0:8, 0:8] -> 'head.w' [:, :] (pp=1)", line(got, "head.w"))
+   end)
+
+   it("may leave the rest to the default resolver, whole, or refuse it", function()
+      local function rest(otherwise)
+         return resolving.resolve({ params = { "a.w", "b.w" }, live = { "a.w", { name = "b.w", attributes = { loader = "replicated" } } },
+            text = ('return { rules = { rule "a.w" {} }, otherwise = %s }'):format(otherwise) })
+      end
+      assert.equal("direct", rest('"default"').by["b.w"].mode)
+      assert.equal("default resolver", rest('"default"').by["b.w"].where)
+      assert.equal("full", rest('"full"').by["b.w"].mode)
+      assert.equal("no rule matches, and otherwise is full", rest('"full"').by["b.w"].reason)
+      assert.equal('destination: FILE: no rule matches parameter b.w; add one, or say otherwise = "default" or "full"', rest('"error"').text)
+      assert.equal(rest('"error"').text, rest("nil").text)
+   end)
+
+   it("may send everything whole for a reason, save aliases and skips", function()
+      local got = resolving.resolve({ params = { "a", "b", "c", "d" }, live = { "a" }, host = { quantization = "awq" },
+         text = [[return { full = host.quantization and "quantized", otherwise = "error",
+            rules = { rule "a" {}, rule "b" { skip = "x" }, rule "c" { alias = "a" } } }]] })
+      assert.equal("full", got.by.a.mode)
+      assert.equal("quantized", got.by.a.reason)
+      assert.equal("skip", got.by.b.mode)
+      assert.equal("alias", got.by.c.mode)
+      assert.equal("full", got.by.d.mode)
+   end)
+
+   it("extends another, whose rules come after its own", function()
+      local path = resolving.write('return { otherwise = "full", rules = { rule "a" { skip = "parent" }, rule "b" { skip = "parent" } } }')
+      local got = resolving.resolve({ params = { "a", "b", "c" }, live = { "a" },
+         text = ('return { extends = "%s", rules = { rule "a" {} } }'):format(path) })
+      os.remove(path)
+      assert.equal("direct", got.by.a.mode)
+      assert.equal("skip", got.by.b.mode)
+      assert.equal("full", got.by.c.mode)
+   end)
+
+   it("extends one that lies beside it, by its bare path", function()
+      local path = resolving.write('return { rules = { rule "b" { skip = "parent" } } }')
+      local got = resolving.resolve({ params = { "b" }, live = {}, text = ('return { extends = "%s" }'):format("./" .. path:match("[^/]*$")) })
+      os.remove(path)
+      assert.equal("skip", got.by.b.mode)
+   end)
+
+   it("leaves rules out by condition, as false or nil", function()
+      local got = resolving.resolve({ params = { "a" }, live = { "a" },
+         text = 'return { rules = { nil, host.tie_word_embeddings and rule "a" { skip = "x" }, false, rule "a" {} } }' })
+      assert.equal("direct", got.by.a.mode)
+   end)
+
+   it("may demand that nothing goes whole", function()
+      assert.equal("destination: FILE:1: a ends full, and require_direct holds: reason", resolving.resolve({ params = { "a" }, live = {},
+         text = 'return { require_direct = true, rules = { rule "a" { full = "reason" } } }' }).text)
+   end)
+
+   it("sees what the host says and how the workers are cut", function()
+      local got = resolving.resolve({ axes = { { "dp", 2 }, { "tp", 4 } }, meshes = { { name = "expert", axes = { { "ep", 8 } } } },
+         host = '{"quantization":null,"num_experts":16,"custom":{"deep":[1,2]},"tie_word_embeddings":false}',
+         params = {}, live = {}, text = [[
+            assert(axes.dp == 2 and axes.tp == 4 and axes.ep == 8 and axes.pp == 1 and axes.cp == 1)
+            assert(meshes.expert.ep == 8 and meshes.expert.tp == 1)
+            assert(host.quantization == nil and host.num_experts == 16 and host.custom.deep[2] == 2 and host.head_dim == nil)
+            assert(host.tie_word_embeddings == false and required "num_experts" == 16)
+            assert(divide(12, 4) == 3 and ceil_divide(13, 4) == 4 and round_up(65, 64) == 128)
+            local n, parts = share(8, 4) assert(n == 2 and parts == 4)
+            n, parts = share(2, 8) assert(n == 1 and parts == 2)
+            local s = spread(10, 4)
+            assert(table.concat(s.owner) == "0001112233" and table.concat(s.position) == "0120120101")
+            assert(table.concat(spread({ 2, 0, 1 }).owner) == "002")
+            return {}
+         ]] })
+      assert.equal("", got.text)
+   end)
+end)
+
+describe("the case", function()
+   it("text_only_trainer: unsourced live tensors are those that the rules allow", function()
+      local got = resolving.resolve({
+         tp = 2, params = { { name = "model.layers.0.mlp.down_proj.weight", shape = { 64, 256 } } },
+         live = {
+            { name = "language_model.model.layers.0.mlp.down_proj.weight", shape = { 64, 128 }, attributes = { loader = "row", input_dim = 1 } },
+            { name = "visual.blocks.0.attn.proj.weight", shape = { 32, 16 } },
+         },
+         text = [[return {
+            rename = { { "model.**", "language_model.model.**" } },
+            unsourced = { "visual.**" },
+            otherwise = "default",
+         }]],
+      })
+      local name = "model.layers.0.mlp.down_proj.weight"
+      assert.equal("direct [0:64, 0:256] -> 'language_model.model.layers.0.mlp.down_proj.weight' [:, :] (tp:1)", line(got, name))
+      assert.equal("[0,64)x[0,128) [0,64)x[128,256)", resolving.box(got, name, 0, 1) .. " " .. resolving.box(got, name, 0, 2))
+      assert.same({ "visual.blocks.0.attn.proj.weight" }, got.unsourced)
+      assert.is_true(got.strict)
+   end)
+
+   it("tied_head: the head is an alias, and is placed once", function()
+      local host = { tie_word_embeddings = true, num_attention_heads = 4, num_key_value_heads = 4, hidden_size = 64,
+                     intermediate_size = 128, vocab_size = 1024 }
+      local function resolve(params)
+         return resolving.resolve({ tp = 2, params = params, host = host, rules = "llama",
+            live = { { name = "model.embed_tokens.weight", shape = { 512, 64 } } } })
+      end
+      local got = resolve({ { name = "model.embed_tokens.weight", shape = { 1024, 64 } }, { name = "lm_head.weight", shape = { 1024, 64 } } })
+      assert.equal("[0,512)x[0,64) [512,1024)x[0,64)", resolving.box(got, "model.embed_tokens.weight", 0, 1) .. " "
+         .. resolving.box(got, "model.embed_tokens.weight", 0, 2))
+      assert.equal("alias", got.by["lm_head.weight"].mode)
+      assert.equal("model.embed_tokens.weight", got.by["lm_head.weight"].alias)
+      assert.is_true(resolve({ { name = "model.embed_tokens.weight", shape = { 1024, 64 } } }).ok)
+      assert.truthy(resolve({ { name = "lm_head.weight", shape = { 1024, 64 } } }).text:find("lm_head.weight is an alias of "
+         .. "model.embed_tokens.weight, which the trainer does not announce", 1, true))
+   end)
+
+   it("missing_scale: a weight without its companion is refused by the companion's name", function()
+      local function resolve(params)
+         return resolving.resolve({
+            params = params, host = { quantization = "fp8" },
+            live = { { name = "model.layers.0.mlp.gate_up_proj.weight", dtype = "float8_e4m3fn", shape = { 512, 128 } },
+                     { name = "model.layers.0.mlp.gate_up_proj.weight_scale_inv", dtype = "float32", shape = { 4, 1 } } },
+            text = [[return { rules = {
+               rule "model.layers.{l}.mlp.gate_proj.weight" {
+                  into = "model.layers.{l}.mlp.gate_up_proj.weight", at = span(0, 0, 256),
+                  companion = "model.layers.{l}.mlp.gate_proj.weight_scale_inv" },
+               rule "model.layers.{l}.mlp.gate_proj.weight_scale_inv" {
+                  into = "model.layers.{l}.mlp.gate_up_proj.weight_scale_inv", at = span(0, 0, ceil_divide(256, 128)) },
+            } }]],
+         })
+      end
+      local weight = { name = "model.layers.0.mlp.gate_proj.weight", dtype = "float8_e4m3fn", shape = { 256, 128 } }
+      assert.equal('destination: FILE:2: rule "model.layers.{l}.mlp.gate_proj.weight": model.layers.0.mlp.gate_proj.weight must come '
+         .. "with its companion model.layers.0.mlp.gate_proj.weight_scale_inv, which the trainer does not announce", resolve({ weight }).text)
+      assert.is_true(resolve({ weight, { name = "model.layers.0.mlp.gate_proj.weight_scale_inv", dtype = "float32", shape = { 2, 1 } } }).ok)
+   end)
+end)
+
+describe("a mistake is told with its place:", function()
+   local R = 'FILE:3: rule "w": '
+   local bodies = {
+      { '{ itno = "v" }', "unknown key 'itno' (did you mean into?)" },
+      { "{ zzzzzz = 1 }", "unknown key 'zzzzzz'" },
+      { "{ into = 7 }", "into (7) must be a text" },
+      { '{ into = "a.{l}" }', "into (a.{l}) uses {l}, which the pattern does not capture" },
+      { '{ into = "a.**" }', "into (a.**) has more of ** than the pattern" },
+      { '{ into = "a{" }', "into (a{) has a brace or a star that is no capture" },
+      { "{ at = 5 }", "at (5) must be a span or an index, or a list of them" },
+      { "{ at = { 5 } }", "at[1] (5) must be a span or an index" },
+      { "{ at = { {0, 0, 4} } }", "at[1] (table) must be a span or an index" },
+      { "{ at = column }", "at[1] (a shard) must be a span or an index" },
+      { "{ at = { span(0, 0, 4), span(0, 4, 4) } }", "at slices dim 0 twice" },
+      { "{ from = { dim = 1 } }", "from[1] (nil) must be a span or an index" },
+      { "{ layout = 'column' }", 'layout ("column") must be column, row, replicate, a shard or a pin, or a list of them' },
+      { "{ layout = { column, row } }", "layout places axis 'tp' twice" },
+      { "{ layout = { replicate, row } }", "layout has replicate beside other placements; axes that are not named replicate" },
+      { "{ layout = span(0, 1) }", "layout[1] (a span) must be column, row, replicate, a shard or a pin" },
+      { "{ permute = 1 }", "permute (1) must be a list of dims, as {1, 0}" },
+      { "{ permute = {0, 0} }", "permute must hold each of 0 to 1 once; it has 0" },
+      { "{ permute = {1, 2} }", "permute must hold each of 0 to 1 once; it has 2" },
+      { "{ pad = 0 }", 'pad (0) must be "zero"' },
+      { "{ full = true }", "full (true) must be a text" },
+      { '{ full = "a", skip = "b" }', "full and skip cannot both hold" },
+      { '{ skip = "a", layout = row }', "layout cannot stand beside skip" },
+      { '{ alias = "x", {} }', "strips cannot stand beside alias" },
+      { "{ {}, 5 }", "strip 2 (5) must be a table" },
+      { "{ { layout = row, ful = 1 } }", "unknown key 'ful'" },
+      { "{ { {} } }", "strip 1 must hold no strips of its own" },
+      { '{ shape = 8 }', 'shape (8) must be a list of numbers and "*"' },
+      { "{ shape = { 8, 1.5 } }", 'shape[2] (1.5) must be an integer of at least 1, or "*"' },
+      { "{ companion = 5 }", "companion (5) must be a parameter's name, or a list of them" },
+      { "{ companion = { 5 } }", "companion[1] (5) must be a text" },
+      { '{ layout = pin("ep", pick("e", {0})) }', 'pick("e") names no capture of the pattern' },
+      -- seen only with a parameter
+      { '{ shape = { 9, "*" } }', "w has shape [8,16]; the rule wants [9,*]" },
+      { "{ at = span(2, 0, 4) }", "w of shape [8,16]: at slices dim 2 of 2 dims" },
+      { "{ from = index(5, 0) }", "w of shape [8,16]: from slices dim 5 of 2 dims" },
+      { "{ permute = {0, 2, 1} }", "w has 2 dims here; permute has 3" },
+      { '{ into = "u" }', "w goes into u, which is no live tensor" },
+      { '{ alias = "u" }', "w is an alias of u, which the trainer does not announce" },
+      { '{ layout = pin("ep", 1) }', "w is pinned to ep 1; the workers have 1 of them" },
+      { '{ companion = "w_scale" }', "w must come with its companion w_scale, which the trainer does not announce" },
+   }
+   for _, case in ipairs(bodies) do
+      it(case[1], function()
+         local got = with_rule(case[1])
+         assert.equal("destination: " .. R .. case[2], got.text)
+         assert.equal(8, got.status)
+      end)
+   end
+
+   local words = {
+      { '{ at = span(0, 1.5, 4) }', "span: start (1.5) must be an integer of at least 0" },
+      { '{ at = span(0, 3 / 0, 4) }', "span: start (inf) must be an integer of at least 0" },
+      { '{ at = span(8, 0) }', "span: dim (8) must be an integer from 0 to 7" },
+      { '{ at = span("0", 0) }', 'span: dim ("0") must be an integer from 0 to 7' },
+      { '{ at = span(0, 0, 0) }', "span: count (0) must be an integer of at least 1" },
+      { '{ at = span(0, 0, 4, 0) }', "span: step (0) must be an integer of at least 1" },
+      { '{ at = span(0) }', "span: start (nil) must be an integer of at least 0" },
+      { '{ at = index(0, -1) }', "index: position (-1) must be an integer of at least 0" },
+      { '{ layout = shard("pt", 0) }', "'pt' is no axis of the workers' meshes, nor dp, pp, cp, tp, ep or fsdp (did you mean pp?)" },
+      { '{ layout = shard(0, "tp") }', "shard (0) must begin with the name of an axis" },
+      { '{ layout = shard("tp") }', "shard: dim (nil) must be an integer from 0 to 7" },
+      { '{ layout = shard("tp", 0, 4) }', "shard: options (4) must be a table" },
+      { '{ layout = shard("tp", 0, { prts = 4 }) }', "shard: unknown option 'prts' (did you mean parts?)" },
+      { '{ layout = shard("tp", 0, { split = "even" }) }', 'shard: split ("even") must be "ceil" or "balanced"' },
+      { '{ layout = shard("tp", 0, { chunk = 0 }) }', "shard: chunk (0) must be an integer of at least 1" },
+      { '{ layout = shard("tp", 0, { chunk = 4, split = "ceil" }) }', "shard: chunk and split say the same thing; one of them must go" },
+      { '{ layout = pin("pp") }', "pin: coordinate (nil) must be an integer of at least 0" },
+      { '{ layout = pin("stage", 0) }', "'stage' is no axis of the workers' meshes, nor dp, pp, cp, tp, ep or fsdp" },
+      { '{ at = index(0, pick(1, {})) }', "pick (1) must begin with the name of a capture" },
+      { '{ at = index(0, pick("e", {})) }', 'pick("e") (table) needs a list of numbers' },
+      { '{ at = index(0, pick("e", {0, "1"})) }', 'pick("e")[1] ("1") must be an integer of at least 0' },
+      { '{ at = span(0, divide(7, 2)) }', "7 does not divide by 2" },
+      { '{ at = span(0, divide(8, 0)) }', "divide: by (0) must be an integer of at least 1" },
+      { '{ at = span(0, (share(6, 4))) }', "6 cannot be shared among 4 ranks: it must divide" },
+      { '{ at = span(0, (share(3, 8))) }', "3 cannot be repeated over 8 ranks: the ranks must divide by it" },
+      { '{ at = span(0, spread(1e9, 2).owner[1]) }', "spread (1000000000) must be an integer from 1 to 1048576" },
+      { '{ at = span(0, spread({ 1e6, 1e6 }).owner[1]) }', "spread (2000000) must be at most 1048576 things" },
+      { '{ at = span(0, required "hidden_size") }', "the host's description must say 'hidden_size'" },
+      { '{ at = span(0, host.hiden_size) }', "the host's description has no 'hiden_size' (did you mean hidden_size?)" },
+      { '{ at = span(0, axes.tpp) }', "'tpp' is no axis of the workers' meshes, nor dp, pp, cp, tp, ep or fsdp (did you mean tp?)" },
+      { '{ at = span(0, meshes.moe.ep) }', "the workers have no mesh 'moe'" },
+      { '{ at = spam(0, 0) }', "unknown name 'spam' (did you mean span?)" },
+      { '{ at = span(0, host.hidden_size * 2) }', "attempt to perform arithmetic on field 'hidden_size' (a nil value)" },
+      { '(5)', 'rule "w" (5) must be followed by a table in braces' },
+      { '(column)', 'rule "w" (a shard) must be followed by a table in braces' },
+   }
+   for _, case in ipairs(words) do
+      it(case[1], function()
+         assert.equal("destination: FILE:3: " .. case[2], with_rule(case[1]).text)
+      end)
+   end
+
+   local files = {
+      { "return 5", "FILE: the file (5) must return a table" },
+      { "", "FILE: the file (nil) must return a table" },
+      { "return {", "FILE:1: unexpected symbol near '<eof>'" },
+      { "\n\nreturn { ruels = {} }", "FILE:3: unknown key 'ruels' (did you mean rules?)" },
+      { "return { [1] = 5 }", "FILE: unknown key '1'" },
+      { "return {\n rules = 5 }", "FILE:2: rules (5) must be a list" },
+      { "return {\n rules = { a = 5 } }", "FILE:2: rules must be a list; it has the key 'a'" },
+      { "return { rules = { 5 } }", 'FILE: rules[1] (5) must be a rule: rule "pattern" { ... }' },
+      { 'return { rules = { rule "a" } }', 'FILE: rules[1] (a rule without braces) must be a rule: rule "pattern" { ... }' },
+      { "return { rules = { column } }", 'FILE: rules[1] (a shard) must be a rule: rule "pattern" { ... }' },
+      { 'return { rules = {\n rule "a" {},\n rule "a" {} } }', 'FILE:3: rule "a": can never match: the rule at FILE:2 has the same pattern' },
+      { 'return { rules = {\n rule "a..b" {} } }', 'FILE:2: rule "a..b": the pattern has an empty segment' },
+      { "return { rules = {\n rule {} } }", "FILE:2: rule (table) must be followed by a pattern in quotes" },
+      { "return {\n name = 5 }", "FILE:2: name (5) must be a text" },
+      { 'return {\n otherwise = "direct" }', 'FILE:2: otherwise ("direct") must be "default", "full" or "error"' },
+      { 'return {\n otherwise = "defualt" }', 'FILE:2: otherwise ("defualt") must be "default", "full" or "error" (did you mean default?)' },
+      { 'return {\n require_direct = "yes" }', 'FILE:2: require_direct ("yes") must be true or false' },
+      { "return {\n full = 5 }", "FILE:2: full (5) must be a text" },
+      { 'return {\n unsourced = "visual.**" }', 'FILE:2: unsourced ("visual.**") must be a list' },
+      { "return {\n unsourced = { 5 } }", "FILE:2: unsourced[1] (5) must be a text" },
+      { 'return {\n unsourced = {\n "a*" } }', 'FILE:3: unsourced "a*": the pattern has a segment \'a*\': * and ** are whole segments' },
+      { 'return {\n rename = { "a" } }', 'FILE:2: rename[1] ("a") must be a pair {"from", "to"}' },
+      { 'return {\n rename = {\n {"a.{x}", "{y}"} } }', 'FILE:3: rename "a.{x}": ({y}) uses {y}, which the pattern does not capture' },
+      { 'return {\n rename = {\n {"a..b", "c"} } }', 'FILE:3: rename "a..b": the pattern has an empty segment' },
+      { 'return { pins = { pin("pp", 0) } }', 'FILE: pins[1] (a pin) must be made by where "pattern" (pin(...))' },
+      { 'return { pins = {\n where "a" (5) } }', 'FILE:2: where "a" (5) must be followed by pins' },
+      { 'return { pins = {\n where "a..b" (pin("pp", 0)) } }', 'FILE:2: where "a..b": the pattern has an empty segment' },
+      { 'return { pins = {\n where "a" (pin("pp", pick("l", {0}))) } }', 'FILE:2: where "a": pick("l") names no capture of the pattern' },
+      { 'return { pins = {\n where(5) } }', "FILE:2: where (5) must be followed by a pattern in quotes" },
+      { "host.x = 1", "FILE:1: host.x cannot be set" },
+      { "axes.tp = 1", "FILE:1: axes.tp cannot be set" },
+      { "local x = host.pipeline", "FILE:1: the host's description has no 'pipeline'" },
+      { "while true do end", "FILE:1: it ran too many instructions" },
+      { "local t = {} while true do t[#t + 1] = {} end", "FILE: it used too much memory" },
+      { "error('my own words')", "FILE:1: my own words" },
+      { "local x = io.open('/etc/passwd')", "FILE:1: unknown name 'io'" },
+      { "\27LJ\2", "FILE: bytecode is not run, only Lua text" },
+   }
+   for _, case in ipairs(files) do
+      it(("%q"):format(case[1]), function()
+         local got = resolving.resolve({ params = {}, live = {}, text = case[1] })
+         assert.equal("destination: " .. case[2], got.text)
+         assert.equal(8, got.status)
+      end)
+   end
+
+   it("a name that a pick has no entry for", function()
+      local function resolve(name)
+         return with_rule('{ into = "x", at = index(0, pick("e", {0, 1})) }', { pattern = "e.{e}", params = { name }, live = { "x" } }).text
+      end
+      assert.equal('destination: FILE:3: rule "e.{e}": e.2 has {e} = 2; pick("e") has entries 0 to 1', resolve("e.2"))
+      assert.equal('destination: FILE:3: rule "e.{e}": e.x has {e} = x; pick("e") has entries 0 to 1', resolve("e.x"))
+      assert.equal('destination: FILE:3: rule "e.{e}": e.-1 has {e} = -1; pick("e") has entries 0 to 1', resolve("e.-1"))
+   end)
+
+   it("axes that no mesh has together", function()
+      local got = with_rule('{ layout = { pin("ep", 3), shard("dp", 0) } }', { axes = { { "dp", 2 }, { "tp", 4 } },
+         meshes = { { name = "expert", axes = { { "ep", 8 } } } }, live = {} })
+      assert.equal("destination: " .. R .. "w needs the axes ep, dp in one mesh of the workers", got.text)
+   end)
+
+   it("a missing family, with the nearest", function()
+      assert.equal("destination: rules (lama) must be a path or a family that ships with Sluice: bert, llama, qwen3, qwen3_moe "
+         .. "(did you mean llama?)", resolving.resolve({ params = {}, live = {}, rules = "lama" }).text)
+   end)
+
+   it("a missing file, a folder", function()
+      assert.equal("destination: rules (./no/such.lua: No such file or directory) must be a file that can be read",
+         resolving.resolve({ params = {}, live = {}, rules = "./no/such.lua" }).text)
+      assert.equal("destination: rules (Is a directory) must be a file that can be read",
+         resolving.resolve({ params = {}, live = {}, rules = "./spec" }).text)
+   end)
+
+   it("a file that extends a missing one, or itself", function()
+      assert.equal("destination: FILE:2: rules (lama) must be a path or a family that ships with Sluice: bert, llama, qwen3, qwen3_moe "
+         .. "(did you mean llama?)", resolving.resolve({ params = {}, live = {}, text = 'return {\n extends = "lama" }' }).text)
+      local path = os.tmpname()
+      resolving.write(('return { extends = "%s" }'):format(path), path)
+      local text = resolving.resolve({ params = {}, live = {}, rules = path }).text
+      os.remove(path)
+      assert.equal(("destination: %s: extends: more than 8 files extend each other"):format(path), text)
+   end)
+
+   it("two parameters onto the same live bytes", function()
+      local script = require "spec.support.script"
+      local got = resolving.resolve({ params = { "a", "b" }, live = { "x" },
+         text = 'return { rules = { rule "a" { into = "x" },\n rule "b" { into = "x" } } }' })
+      assert.is_true(got.ok)
+      local _, problem = script.cover(got.plan, got.live, 1, got.resolved)
+      assert.truthy(problem:find("'a'", 1, true) and problem:find("'b'", 1, true), problem)
+   end)
+end)
