@@ -171,6 +171,7 @@ SLUICE_API sluice_status sluice_engine_create(const sluice_options *options, slu
 /* Shuts down if need be (errors are logged) and frees the engine. NULL is allowed. */
 SLUICE_API void sluice_engine_destroy(sluice_engine *engine);
 
+/* Where the engine stands, and a state's text as listed above; "unknown state" for any other number. Static storage. */
 SLUICE_API sluice_state sluice_engine_state(const sluice_engine *engine);
 SLUICE_API const char *sluice_state_text(sluice_state state);
 
@@ -234,9 +235,13 @@ SLUICE_API sluice_status sluice_seal_init_info(const char *json, size_t length, 
  */
 SLUICE_API sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t length, sluice_error *error);
 
-/* The plan as JSON: counts and bytes by mode, coverage, unwritten live tensors, aliases, staging peak, roads, and with `full` every parameter's destination and reason. *json is released with sluice_free. */
+/*
+ * The plan as JSON: counts and bytes by mode, coverage, unwritten live tensors, aliases, staging peak, roads, and with
+ * `full` every parameter's destination and reason. *json is released with sluice_free.
+ */
 SLUICE_API sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error);
 
+/* Releases what a call handed out to be released with it. NULL is allowed. */
 SLUICE_API void sluice_free(void *memory);
 
 /* ---- updates ---------------------------------------------------------------------------------------------------- */
@@ -262,7 +267,10 @@ SLUICE_API sluice_status sluice_finish_update(sluice_engine *engine, const char 
 /* Gives an open update up, on every rank: each one's current or next call of it ends with CANCELLED and the state FAILED. */
 SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error);
 
-/* The label of the last finished update, "" before the first, "dirty" while live tensors hold parts of an unfinished one. Valid until the next call. */
+/*
+ * The label of the last finished update, "" before the first, "dirty" while live tensors hold parts of an unfinished one.
+ * Valid until the next call.
+ */
 SLUICE_API const char *sluice_version(const sluice_engine *engine);
 
 /* After a failure: which parameters are complete, torn and untouched, as a JSON object of three lists. Released with sluice_free. */

@@ -10,6 +10,7 @@ typedef struct slc_deadline {
     double seconds; /* how long it was when it was set, for messages */
 } slc_deadline;
 
+/* The monotonic clock, in nanoseconds and in seconds. */
 int64_t slc_now_ns(void);
 double slc_now_s(void);
 slc_deadline slc_deadline_in(double seconds);      /* negative and NaN count as 0; at most ten years */

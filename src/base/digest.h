@@ -6,6 +6,7 @@
 
 #define SLC_DIGEST_TEXT 65 /* with the terminator */
 
+/* The digest of `length` bytes. INTERNAL where OpenSSL fails; `text` is untouched then. */
 sluice_status slc_digest(const void *data, size_t length, char text[SLC_DIGEST_TEXT], sluice_error *error);
 
 #endif

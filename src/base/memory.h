@@ -16,7 +16,10 @@ void *slc_reallocate(void *block, size_t bytes);
 void slc_release(void *block);
 char *slc_duplicate(const char *text);
 
-/* For specs: the n-th request from now on fails (1 is the next), and every one after it too with `sticky`; 0 ends that. Returns the requests counted since the last call. */
+/*
+ * For specs: the n-th request from now on fails (1 is the next), and every one after it too with `sticky`; 0 ends that.
+ * Returns the requests counted since the last call.
+ */
 uint64_t slc_fail_allocation(uint64_t nth, bool sticky);
 
 /* *out = a op b; false when that is negative or does not fit. */
@@ -34,13 +37,17 @@ void *slc_arena_take(slc_arena *arena, size_t count, size_t size); /* NULL when 
 char *slc_arena_text(slc_arena *arena, const char *text, size_t length); /* a terminated copy */
 void slc_arena_clear(slc_arena *arena);
 
-/* A growing array of bytes; initialise with {0}, end with slc_buffer_clear. After a failed append `failed` stays set and appends do nothing, so that a writer checks once at its end. */
+/*
+ * A growing array of bytes; initialise with {0}, end with slc_buffer_clear. After a failed append `failed` stays set and
+ * appends do nothing, so that a writer checks once at its end.
+ */
 typedef struct slc_buffer {
     unsigned char *data;
     size_t length, capacity;
     bool failed;
 } slc_buffer;
 
+/* Each appends one thing; false once anything failed. */
 bool slc_buffer_append(slc_buffer *buffer, const void *bytes, size_t length);
 bool slc_buffer_text(slc_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool slc_buffer_u8(slc_buffer *buffer, uint8_t value);
@@ -56,11 +63,13 @@ typedef struct slc_reader {
     bool failed;
 } slc_reader;
 
+/* Each takes the next thing. */
 uint8_t slc_read_u8(slc_reader *reader);
 uint32_t slc_read_u32(slc_reader *reader);
 uint64_t slc_read_u64(slc_reader *reader);
 const unsigned char *slc_read_bytes(slc_reader *reader, size_t length); /* points into the data */
-const char *slc_read_string(slc_reader *reader, slc_arena *arena, size_t longest); /* copied; longer than `longest` or holding a zero byte is a failure */
+/* Copied into the arena; a string longer than `longest` or holding a zero byte is a failure. */
+const char *slc_read_string(slc_reader *reader, slc_arena *arena, size_t longest);
 static inline size_t slc_reader_left(const slc_reader *reader) { return reader->length - reader->offset; }
 
 #endif

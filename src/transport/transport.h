@@ -31,7 +31,8 @@ typedef struct slc_transport_config {
     const slc_plan *plan;
     const slc_program *program;   /* stays valid until close */
     const slc_live_set *live;     /* worker; NULL on a trainer */
-    const void *const *source;    /* trainer: the shard of each parameter, by plan index; NULL where none. May be changed by the engine between batches */
+    const void *const *source;    /* trainer: the shard of each parameter, by plan index; NULL where none. The engine may
+                                     change it between batches */
     const slc_region *region;     /* trainer: shared regions; fixed from open to close */
     size_t nregions;
     const char *road;             /* NULL: the best that works; else the one asked for */
