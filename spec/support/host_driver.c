@@ -11,11 +11,13 @@
  * Options of check: seed=N (of the scene "random"), batches=N, cycles=N (lives from open to close), timeout=SECONDS,
  * kill=RANK at=BATCH (SIGKILL between the batch's first round and its bytes), move_sources (new addresses for every
  * batch), forbid (no rank may read another's memory), read_only (the first live tensor), lose_source (of rank 0, after
- * connect).
+ * connect), stop (instead of killing: SIGSTOP), strangers (others come to the trainers' sockets), fail=N of=RANK (that rank's
+ * N-th allocation from open on).
  */
 #include "base/error.h"
 #include "base/memory.h"
 #include "host_scene.h"
+#include "transport/host/card.h"
 #include "transport/host/host.h"
 
 #include <dirent.h>
@@ -29,6 +31,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,7 +39,8 @@ typedef struct options {
     int batches, cycles;
     uint64_t seed;
     int kill_rank, kill_batch;
-    bool move_sources, forbid, one_in_read_only, lose_source;
+    int failing_rank, failing_allocation;
+    bool move_sources, forbid, one_in_read_only, lose_source, stop, strangers;
     double timeout;
 } options;
 
@@ -263,7 +267,7 @@ static sluice_status run_batch(rank *r, int batch, sluice_error *error)
     bool killing = r->options->kill_rank >= 0 && r->options->kill_batch == batch;
     if (killing && status == SLUICE_OK) {
         if (r->options->kill_rank == r->number)
-            raise(SIGKILL);
+            raise(r->options->stop ? SIGSTOP : SIGKILL);
         if ((r->options->kill_rank >= r->scene->trainers) != is_worker(r))
             poll(NULL, 0, 100); /* the other side comes upon a rank that is gone for certain */
     }
@@ -324,6 +328,8 @@ static int run_rank(rank *r)
     r->plan = make_plan(r->scene);
     r->program = make_program(r->scene, r->number);
     int before = count_descriptors();
+    if (r->options->failing_rank == r->number)
+        slc_fail_allocation((uint64_t)r->options->failing_allocation, false);
     for (int cycle = 0; status == SLUICE_OK && cycle < r->options->cycles; cycle++) {
         status = meet(r, &error);
         if (status == SLUICE_OK && r->options->lose_source && !is_worker(r) && r->number == 0)
@@ -341,7 +347,8 @@ static int run_rank(rank *r)
         slc_host_transport.close(r->transport);
         r->transport = NULL;
     }
-    if (status == SLUICE_OK && count_descriptors() != before)
+    slc_fail_allocation(0, false);
+    if (count_descriptors() != before)
         status = slc_fail(&error, SLUICE_INTERNAL, "driver", "%d descriptors before, %d after", before, count_descriptors());
     if (status == SLUICE_OK && r->wrong > 0)
         status = slc_fail(&error, SLUICE_INTERNAL, "driver", "%" PRId64 " elements or bytes are wrong", r->wrong);
@@ -388,10 +395,31 @@ static void abort_all(child *c, int n, int32_t who, const char *text)
         }
 }
 
+/* Comes to a trainer's socket as one that has no business there: says nothing, nonsense, or a long nothing. */
+static void intrude(const message *card)
+{
+    sluice_error error = SLUICE_ERROR_INIT;
+    slc_host_card read;
+    if (slc_host_card_read((const unsigned char *)card->text, card->length, card->rank, &read, &error) != SLUICE_OK)
+        die(error.text);
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    memcpy(address.sun_path + 1, read.socket, strlen(read.socket));
+    for (size_t bytes = 0; read.socket[0] != '\0' && bytes < 200; bytes += 40) {
+        static const char nonsense[200] = { 1, 0, 0, 0, 1 };
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); /* kept: gone with this process */
+        if (connect(fd, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(read.socket))) != 0)
+            die("connect");
+        if (bytes > 0 && send(fd, nonsense, bytes, MSG_NOSIGNAL) < 0)
+            die("send");
+    }
+}
+
 /* Everyone waits: hands cards around, or lets all go on. */
-static void release(child *c, int n)
+static void release(child *c, int n, const options *o)
 {
     message go = { .kind = GO };
+    for (int i = 0; i < n && o->strangers && c[0].last.kind == CARD; i++)
+        intrude(&c[i].last);
     for (int i = 0; i < n; i++) {
         c[i].waiting = false;
         for (int j = 0; c[0].last.kind == CARD && j < n; j++)
@@ -422,7 +450,7 @@ static void listen_to(child *c, int n, int i)
         abort_all(c, n, i, c[i].last.text);
 }
 
-static int mind(child *c, int n)
+static int mind(child *c, int n, const options *o)
 {
     struct pollfd p[MAX_RANKS];
     for (;;) {
@@ -434,10 +462,12 @@ static int mind(child *c, int n)
         }
         if (left == 0)
             break;
+        if (left == 1 && o->stop && !c[o->kill_rank].gone)
+            kill(c[o->kill_rank].pid, SIGKILL); /* a stopped rank does not leave by itself */
         if (waiting == n && c[0].last.kind == READY && c[0].last.length > 0) {
             /* the last words of all: they leave by themselves */
         } else if (waiting == n) {
-            release(c, n);
+            release(c, n, o);
         }
         if (poll(p, (nfds_t)n, -1) < 0 && errno != EINTR)
             die("poll");
@@ -460,12 +490,15 @@ static int mind(child *c, int n)
 
 static int check(const char *name, const char *road, const options *o)
 {
-    scene s = make_scene(name, o->seed);
+    static scene s;
+    static child *c;
+    static rank r; /* static as are the two above: what they hold is no leak */
+    s = make_scene(name, o->seed);
     int n = s.trainers + s.workers;
     if (strcmp(road, "map") == 0)
         for (size_t i = 0; i < s.count && strcmp(name, "mixed") != 0; i++)
             s.tensor[i].where = IN_REGION;
-    child *c = need(calloc((size_t)n, sizeof *c));
+    c = need(calloc((size_t)n, sizeof *c));
     for (int i = 0; i < n; i++) {
         int pair[2];
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -479,13 +512,13 @@ static int check(const char *name, const char *road, const options *o)
             for (int j = 0; j < i; j++)
                 close(c[j].fd);
             close(pair[0]);
-            rank r = { .scene = &s, .options = o, .road = strcmp(road, "any") == 0 ? NULL : road, .number = i, .fd = pair[1] };
+            r = (rank){ .scene = &s, .options = o, .road = strcmp(road, "any") == 0 ? NULL : road, .number = i, .fd = pair[1] };
             exit(run_rank(&r));
         }
         close(pair[1]);
         c[i].fd = pair[0];
     }
-    int bad = mind(c, n);
+    int bad = mind(c, n, o);
     printf("{\"ok\": %s, \"trainers\": %d, \"workers\": %d, \"ranks\": [", bad == 0 ? "true" : "false", (int)s.trainers, (int)s.workers);
     for (int i = 0; i < n; i++) {
         printf("%s{\"status\": ", i == 0 ? "" : ", ");
@@ -507,7 +540,7 @@ static double number_of(const char *argument, const char *name, double was)
 
 int main(int argc, char **argv)
 {
-    options o = { .batches = 2, .cycles = 1, .seed = 1, .kill_rank = -1, .timeout = 20 };
+    options o = { .batches = 2, .cycles = 1, .seed = 1, .kill_rank = -1, .failing_rank = -1, .timeout = 20 };
     if (argc >= 2 && strcmp(argv[1], "bench") == 0)
         return bench(argc - 2, argv + 2);
     if (argc < 4 || strcmp(argv[1], "check") != 0) {
@@ -520,8 +553,12 @@ int main(int argc, char **argv)
         o.seed = (uint64_t)number_of(argv[i], "seed", (double)o.seed);
         o.kill_rank = (int)number_of(argv[i], "kill", o.kill_rank);
         o.kill_batch = (int)number_of(argv[i], "at", o.kill_batch);
+        o.failing_rank = (int)number_of(argv[i], "of", o.failing_rank);
+        o.failing_allocation = (int)number_of(argv[i], "fail", o.failing_allocation);
         o.timeout = number_of(argv[i], "timeout", o.timeout);
         o.move_sources = o.move_sources || strcmp(argv[i], "move_sources") == 0;
+        o.stop = o.stop || strcmp(argv[i], "stop") == 0;
+        o.strangers = o.strangers || strcmp(argv[i], "strangers") == 0;
         o.forbid = o.forbid || strcmp(argv[i], "forbid") == 0;
         o.one_in_read_only = o.one_in_read_only || strcmp(argv[i], "read_only") == 0;
         o.lose_source = o.lose_source || strcmp(argv[i], "lose_source") == 0;

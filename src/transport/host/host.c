@@ -7,6 +7,7 @@
 #include "transport/host/strided.h"
 
 #include <inttypes.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,6 +31,18 @@ sluice_status slc_host_tick(slc_host_wait *wait, const char *what, int32_t rank,
         return SLUICE_OK;
     *wait->next_ns = now + SLC_TICK_MS * 1000000;
     return wait->watch.check == NULL ? SLUICE_OK : wait->watch.check(wait->watch.context, error);
+}
+
+sluice_status slc_host_reason(slc_host_wait *wait, sluice_error *error)
+{
+    enum { LONGEST_MS = 1000 };
+    sluice_status status = SLUICE_OK;
+    for (int ms = 0; status == SLUICE_OK && wait->watch.check != NULL && ms < LONGEST_MS; ms += SLC_TICK_MS) {
+        status = wait->watch.check(wait->watch.context, error);
+        if (status == SLUICE_OK)
+            (void)poll(NULL, 0, SLC_TICK_MS);
+    }
+    return status;
 }
 
 /* ---- open and close ---- */

@@ -69,6 +69,9 @@ static inline slc_host_wait slc_host_wait_begin(slc_transport *transport, slc_de
 /* Cheap enough for every few microseconds; asks the watch every SLC_TICK_MS. TIMEOUT names what is done with which rank. */
 sluice_status slc_host_tick(slc_host_wait *wait, const char *what, int32_t rank, sluice_error *error);
 
+/* For a peer that hung up: its own reason, which the watch is about to tell, or OK when none comes within a second. */
+sluice_status slc_host_reason(slc_host_wait *wait, sluice_error *error);
+
 /* The parameter's name for messages. */
 const char *slc_host_param(const slc_transport *transport, uint32_t param);
 

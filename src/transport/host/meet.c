@@ -52,6 +52,13 @@ static sluice_status lost(const slc_host_peer *peer, sluice_error *error, const 
     return SLUICE_PEER;
 }
 
+/* The same where the peer hung up: its own reason, if it gives one. */
+static sluice_status left(const slc_host_peer *peer, slc_host_wait *wait, sluice_error *error, const char *how)
+{
+    sluice_status status = slc_host_reason(wait, error);
+    return status == SLUICE_OK ? lost(peer, error, how) : status;
+}
+
 /* The address of an abstract name, and its length. */
 static socklen_t abstract(const char *name, struct sockaddr_un *address)
 {
@@ -256,10 +263,9 @@ static sluice_status answer_guest(slc_transport *transport, party *p, guest *g, 
     if (good && a.what == ASK_REGIONS)
         return answer_regions(transport, g, &a, error);
     *over = true;
-    if (!good || a.what != ASK_BYE)
-        return lost(&transport->peer[g->peer], error, got == 0 ? "left before it was connected" : "broke the rules of the meeting");
-    p->done++;
-    return SLUICE_OK;
+    p->done++; /* also one that left early: it says why itself, or is missed on the control connection */
+    return got <= 0 || (good && a.what == ASK_BYE) ? SLUICE_OK
+                                                   : lost(&transport->peer[g->peer], error, "broke the rules of the meeting");
 }
 
 static sluice_status serve(slc_transport *transport, party *p, slc_host_wait *wait, sluice_error *error)
@@ -325,7 +331,7 @@ static sluice_status dial(const slc_host_peer *peer, int *connection, slc_host_w
     sluice_status status = SLUICE_OK;
     while (status == SLUICE_OK && connect(fd, (struct sockaddr *)&address, length) != 0) {
         if (errno == ECONNREFUSED || errno == ENOENT)
-            status = lost(peer, error, "does not listen where its card says");
+            status = left(peer, wait, error, "does not listen where its card says");
         else if (errno != EAGAIN && errno != EINTR)
             status = slc_fail_errno(error, errno, SLC_RUNTIME, "meeting rank %" PRId32, peer->rank);
         else if (poll(NULL, 0, 1) >= 0 || errno == EINTR) /* its queue is full of others for now */
@@ -348,7 +354,7 @@ static sluice_status inquire(const slc_host_peer *peer, int fd, const ask *quest
 {
     *nfds = 0;
     if (!send_message(fd, question, sizeof *question, NULL, 0))
-        return lost(peer, error, "cut this rank off while meeting: do both run as one user?");
+        return left(peer, wait, error, "cut this rank off while meeting: do both run as one user?");
     for (;;) {
         ssize_t got = take_message(fd, reply, sizeof *reply, fds, nfds);
         if (got >= (ssize_t)offsetof(answer, region) && reply->version == MEET_VERSION && reply->what == question->what)
@@ -360,7 +366,7 @@ static sluice_status inquire(const slc_host_peer *peer, int fd, const ask *quest
         if (got < 0 && errno == EMFILE)
             return slc_fail_errno(error, errno, SLC_RUNTIME, "taking descriptors from rank %" PRId32, peer->rank);
         if (got == 0 || (errno != EAGAIN && errno != EINTR))
-            return lost(peer, error, "cut this rank off while meeting: do both run as one user?");
+            return left(peer, wait, error, "cut this rank off while meeting: do both run as one user?");
         struct pollfd ready = { .fd = fd, .events = POLLIN };
         (void)poll(&ready, 1, SLC_TICK_MS);
         sluice_status status = slc_host_tick(wait, "meeting", peer->rank, error);
@@ -449,7 +455,7 @@ sluice_status slc_host_greet(slc_transport *transport, slc_host_peer *peer, slc_
     if (status == SLUICE_OK) {
         question = (ask){ .version = MEET_VERSION, .what = ASK_BYE };
         if (!send_message(fd, &question, sizeof question, NULL, 0))
-            status = lost(peer, error, "left before this rank was connected");
+            status = left(peer, wait, error, "left before this rank was connected");
     }
     close(fd);
     return status;

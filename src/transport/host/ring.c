@@ -27,6 +27,7 @@ enum {
 struct ring_end {
     _Alignas(64) _Atomic uint64_t position;
     _Atomic uint32_t sleeps; /* the futex: 1 while this end sleeps */
+    _Atomic int32_t blames;  /* 1 + the rank that this end's rank waits for, on whichever ring; 0 for none */
 };
 
 struct slc_ring_shared {
@@ -166,6 +167,43 @@ static void doze(const slc_transport *transport, slc_host_ring *ring)
     atomic_store(&mine->sleeps, 0);
 }
 
+/* Tells all peers whom this rank waits for, so that a wait that ends for another rank's sake can name that one. */
+static void blame(slc_transport *transport, int32_t rank)
+{
+    for (size_t i = 0; i < transport->npeers; i++)
+        if (transport->peer[i].ring.shared != NULL)
+            atomic_store(&my_end(transport, &transport->peer[i].ring)->blames, rank + 1);
+}
+
+static const char *doing(const slc_transport *transport)
+{
+    return transport->worker ? "receiving from" : "sending to";
+}
+
+static sluice_status pause_for(slc_transport *transport, slc_host_peer *peer, slc_host_wait *wait, sluice_error *error)
+{
+    slc_host_ring *ring = &peer->ring;
+    if (atomic_load(&ring->shared->hung_up) != 0 && look(transport, ring) && ring->limit == ring->position) {
+        sluice_status status = slc_host_reason(wait, error);
+        if (status != SLUICE_OK)
+            return status;
+        slc_fail(error, SLUICE_PEER, SLC_UPDATE, "rank %" PRId32 " closed its end of the ring", peer->rank);
+        if (error != NULL)
+            error->rank = peer->rank;
+        return SLUICE_PEER;
+    }
+    doze(transport, ring);
+    int32_t blamed = atomic_load(&other_end(transport, ring)->blames) - 1;
+    sluice_status status = slc_host_tick(wait, doing(transport), peer->rank, error);
+    if (status == SLUICE_TIMEOUT && blamed >= 0 && blamed != transport->config.rank) {
+        slc_fail(error, SLUICE_TIMEOUT, wait->stage, "%s rank %" PRId32 ", which waits for rank %" PRId32 ", took longer than %g s",
+                 doing(transport), peer->rank, blamed, wait->deadline.seconds);
+        if (error != NULL)
+            error->rank = blamed;
+    }
+    return status;
+}
+
 /* Waits until this end can go on; *bytes says how far in one piece, and *at where. */
 static sluice_status wait_for(slc_transport *transport, slc_host_peer *peer, unsigned char **at, int64_t *bytes, slc_host_wait *wait,
                               sluice_error *error)
@@ -180,17 +218,14 @@ static sluice_status wait_for(slc_transport *transport, slc_host_peer *peer, uns
             slc_ring_show(transport);
         if (spins < SPINS)
             continue;
-        if (atomic_load(&ring->shared->hung_up) != 0 && look(transport, ring) && ring->limit == ring->position) {
-            slc_fail(error, SLUICE_PEER, SLC_UPDATE, "rank %" PRId32 " closed its end of the ring", peer->rank);
-            if (error != NULL)
-                error->rank = peer->rank;
-            return SLUICE_PEER;
-        }
-        doze(transport, ring);
-        sluice_status status = slc_host_tick(wait, transport->worker ? "receiving from" : "sending to", peer->rank, error);
+        if (spins == SPINS)
+            blame(transport, peer->rank);
+        sluice_status status = pause_for(transport, peer, wait, error);
         if (status != SLUICE_OK)
             return status;
     }
+    if (atomic_load(&my_end(transport, ring)->blames) != 0)
+        blame(transport, -1);
     uint64_t offset = ring->position & (ring->bytes - 1), whole = ring->limit - ring->position;
     uint64_t piece = ring->bytes - offset < whole ? ring->bytes - offset : whole;
     *at = ring->data + offset;
@@ -211,7 +246,7 @@ static sluice_status stream(slc_transport *transport, slc_host_peer *peer, slc_s
         ring->position += (uint64_t)slc_strided_step(cursor, at, bytes);
         if (ring->position - ring->shown >= STEP_BYTES) {
             show(transport, ring);
-            if ((status = slc_host_tick(wait, transport->worker ? "receiving from" : "sending to", peer->rank, error)) != SLUICE_OK)
+            if ((status = slc_host_tick(wait, doing(transport), peer->rank, error)) != SLUICE_OK)
                 return status;
         }
     }
