@@ -71,6 +71,7 @@ static sluice_status convert(lua_State *L, int lua_status, const char *stage, sl
         sluice_status status = lua_isnumber(L, -2) ? (sluice_status)lua_tointeger(L, -2) : SLUICE_SCRIPT;
         if (lua_type(L, -1) == LUA_TSTRING)
             return slc_fail(error, status == SLUICE_OK ? SLUICE_SCRIPT : status, stage, "%s", lua_tostring(L, -1));
+        lua_pop(L, 2);
     }
     if (lua_type(L, -1) == LUA_TSTRING)
         return slc_fail(error, SLUICE_SCRIPT, stage, "%s", lua_tostring(L, -1));

@@ -45,6 +45,8 @@ struct slc_script {
     lua_State *L;
     const slc_log *log;
     size_t used, limit; /* bytes that the state holds and may hold */
+    unsigned char *cradle; /* where lua_newstate takes memory from, see state.c */
+    size_t cradle_used;
     struct {
         bool on, over;
         int64_t instructions; /* left; the hook takes from it */

@@ -16,6 +16,8 @@
 /* What a state may hold: some ten times the largest plan seen (100,000 parameters), so that hostile input ends early. */
 static const size_t STATE_LIMIT = (size_t)768 << 20;
 
+enum { CRADLE_BYTES = 128 << 10 }; /* lua_newstate was seen to ask for 23 KiB */
+
 static bool may_grow(slc_script *script, size_t more)
 {
     if (more > script->limit || script->used > script->limit - more)
@@ -31,6 +33,42 @@ static bool may_grow(slc_script *script, size_t more)
     return false;
 }
 
+/*
+ * LuaJIT reads a state that it has only half made when memory ends inside lua_newstate. So what that call asks for comes
+ * from one block that is there beforehand; it lives as long as the state.
+ */
+static bool from_cradle(const slc_script *script, const void *block)
+{
+    const unsigned char *at = block;
+    return at >= script->cradle && at < script->cradle + CRADLE_BYTES;
+}
+
+static void *take_from_cradle(slc_script *script, size_t bytes)
+{
+    size_t rounded = (bytes + 15) & ~(size_t)15;
+    if (bytes > CRADLE_BYTES || rounded > CRADLE_BYTES - script->cradle_used)
+        return NULL;
+    void *taken = script->cradle + script->cradle_used;
+    script->cradle_used += rounded;
+    return taken;
+}
+
+static void release(slc_script *script, void *block)
+{
+    if (!from_cradle(script, block))
+        slc_release(block);
+}
+
+static void *grow(slc_script *script, void *block, size_t old_bytes, size_t bytes)
+{
+    if (script->L != NULL && (block == NULL || !from_cradle(script, block)))
+        return slc_reallocate(block, bytes);
+    void *fresh = script->L == NULL ? take_from_cradle(script, bytes) : slc_allocate(bytes);
+    if (fresh != NULL && block != NULL)
+        memcpy(fresh, block, old_bytes < bytes ? old_bytes : bytes);
+    return fresh;
+}
+
 static void *allocate(void *user, void *block, size_t old_bytes, size_t bytes)
 {
     slc_script *script = user;
@@ -38,12 +76,12 @@ static void *allocate(void *user, void *block, size_t old_bytes, size_t bytes)
         old_bytes = 0;
     if (bytes == 0) {
         script->used -= old_bytes;
-        slc_release(block);
+        release(script, block);
         return NULL;
     }
     if (bytes > old_bytes && !may_grow(script, bytes - old_bytes))
         return NULL;
-    void *fresh = slc_reallocate(block, bytes);
+    void *fresh = grow(script, block, old_bytes, bytes);
     if (fresh == NULL) {
         if (bytes > old_bytes)
             return NULL;
@@ -104,6 +142,11 @@ sluice_status slc_script_create(const slc_log *log, slc_script **script, sluice_
     slc_script *made = slc_allocate_zeroed(1, sizeof *made);
     if (made == NULL)
         return slc_fail_memory(error, "script", "a Lua state", sizeof *made);
+    made->cradle = slc_allocate(CRADLE_BYTES);
+    if (made->cradle == NULL) {
+        slc_release(made);
+        return slc_fail_memory(error, "script", "a Lua state", CRADLE_BYTES);
+    }
     made->log = log;
     made->limit = STATE_LIMIT;
     made->raised = (sluice_error)SLUICE_ERROR_INIT;
@@ -126,6 +169,7 @@ void slc_script_destroy(slc_script *script)
         return;
     if (script->L != NULL)
         lua_close(script->L);
+    slc_release(script->cradle);
     slc_release(script->host);
     slc_release(script);
 }
