@@ -239,6 +239,9 @@ function sandbox.run(text, chunkname, extras, budget)
    end
    local chunk, problem = load(text, "@" .. name, "t", environment(extras))
    if not chunk then
+      if problem == "not enough memory" then
+         error({ status = core.status.NO_MEMORY, text = "out of memory for " .. name }, 0)
+      end
       return nil, problem
    end
    return sandbox.call(name, budget, chunk)

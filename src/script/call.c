@@ -47,6 +47,21 @@ int slc_lua_fail(lua_State *L, sluice_status status, const char *format, ...)
     __builtin_unreachable();
 }
 
+static void fail_memory(lua_State *L)
+{
+    const slc_script *script = slc_lua_script(L);
+    slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory in the script (%zu bytes held, at most %zu)", script->used, script->limit);
+}
+
+void slc_lua_load(lua_State *L, const char *text, size_t length, const char *chunk_name)
+{
+    int status = luaL_loadbuffer(L, text, length, chunk_name);
+    if (status == LUA_ERRMEM)
+        fail_memory(L);
+    if (status != 0)
+        lua_error(L);
+}
+
 /* ---- errors on their way out ---- */
 
 static int traceback(lua_State *L)
@@ -96,8 +111,7 @@ static int run(lua_State *L)
     call *c = lua_touserdata(L, 1);
     lua_settop(L, 0);
     if (c->code != NULL) {
-        if (luaL_loadbuffer(L, c->code, c->length, c->function) != 0)
-            lua_error(L);
+        slc_lua_load(L, c->code, c->length, c->function);
     } else {
         lua_getglobal(L, "require");
         lua_pushstring(L, c->module);
@@ -124,6 +138,22 @@ static int enter(lua_State *L)
     return 0;
 }
 
+static int collect(lua_State *L)
+{
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    return 0;
+}
+
+/* Lua 5.1 does not collect when it is refused memory. The next call is to begin without the waste; collecting asks for a little itself. */
+static void collect_waste(slc_script *script, int top)
+{
+    size_t limit = script->limit;
+    script->limit = SIZE_MAX;
+    (void)lua_cpcall(script->L, collect, NULL);
+    lua_settop(script->L, top);
+    script->limit = limit;
+}
+
 static sluice_status call_protected(slc_script *script, call *c)
 {
     lua_State *L = script->L;
@@ -133,7 +163,7 @@ static sluice_status call_protected(slc_script *script, call *c)
         c->status = convert(L, status, c->stage, c->error);
     lua_settop(L, top);
     if (c->status == SLUICE_NO_MEMORY)
-        lua_gc(L, LUA_GCCOLLECT, 0); /* Lua 5.1 does not collect when it is refused memory; the next call begins without the waste */
+        collect_waste(script, top);
     return c->status;
 }
 
@@ -274,6 +304,8 @@ int slc_lua_guard(lua_State *L)
         lua_pushfstring(L, "%s%s", script->budget.where, script->budget.why);
         return 2;
     }
+    if (status == LUA_ERRMEM)
+        fail_memory(L);
     if (status == 0) {
         lua_pushstring(L, "ok");
         lua_insert(L, -2);

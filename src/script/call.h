@@ -37,6 +37,8 @@ sluice_status slc_script_evaluate(slc_script *script, const char *code, size_t l
 int slc_lua_raise(lua_State *L, const sluice_error *error) __attribute__((noreturn));
 int slc_lua_fail(lua_State *L, sluice_status status, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
 
+void slc_lua_load(lua_State *L, const char *text, size_t length, const char *chunk_name); /* pushes the chunk, or raises */
+
 slc_script *slc_lua_script(lua_State *L); /* the script a state belongs to */
 
 /* ---- for the files of this layer ---- */

@@ -10,6 +10,7 @@
 #include "script/modules.h"
 
 #include <lua-cjson.h>
+#include <luajit.h>
 #include <lualib.h>
 #include <string.h>
 
@@ -110,8 +111,7 @@ static int search_module(lua_State *L)
         return 1;
     }
     lua_pushfstring(L, "@%s", module->path);
-    if (luaL_loadbuffer(L, module->text, module->length, lua_tostring(L, -1)) != 0)
-        return lua_error(L);
+    slc_lua_load(L, module->text, module->length, lua_tostring(L, -1));
     return 1;
 }
 
@@ -119,6 +119,12 @@ static int search_module(lua_State *L)
 static int open_libraries(lua_State *L)
 {
     luaL_openlibs(L);
+    /*
+     * Compiled traces do not live through a refused allocation: LuaJIT 2.1.0-beta3 raises from the last interpreted frame,
+     * which is not where a trace stands. Planning is bound by C functions, so interpreting costs it little.
+     */
+    if (!luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF))
+        return luaL_error(L, "the JIT compiler cannot be turned off");
     lua_getglobal(L, "package");
     lua_getfield(L, -1, "loaders");
     lua_pushcfunction(L, search_module);
