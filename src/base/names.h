@@ -11,6 +11,7 @@ typedef struct slc_names {
     size_t count, capacity;
     uint32_t *slot; /* number + 1, open addressing */
     size_t slots;
+    uint64_t key[2]; /* of the hash; no result depends on it */
     slc_arena arena;
 } slc_names;
 
