@@ -34,7 +34,7 @@ local function place()
       if not frame then
          break
       elseif frame.currentline > 0 and not OWN[frame.source] then
-         return ("%s:%d"):format(frame.source:gsub("^@", ""), frame.currentline)
+         return frame.source:sub(2) .. ":" .. frame.currentline
       end
    end
    return "a rule file"
