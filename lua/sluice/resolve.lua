@@ -99,15 +99,16 @@ local function decide_by_default(context, param)
    if policy then
       return FULL, policy, DEFAULT
    end
-   local live = context.live[param.canonical]
+   local name = context.set and rule.live_name(context.set, param.canonical) or param.canonical
+   local live = context.live[name]
    if live then
-      read_attributes(context, param.canonical, live)
+      read_attributes(context, name, live)
    end
    local mode, dim, reason = default.decide(param, live, (shard_axis(context.meshes)))
    if mode == "full" then
       return FULL, reason, DEFAULT
    end
-   param.targets = { param.canonical, plain_template(context, #param.shape, dim) }
+   param.targets = { name, plain_template(context, #param.shape, dim) }
    return DIRECT, ("its loader (%s) is a plain copy"):format(live.attributes.loader), DEFAULT
 end
 
@@ -158,7 +159,7 @@ local function set_targets(context, entry, matcher, param)
    local targets = {}
    for i, strip in ipairs(entry.said.strips) do
       local into = entry.said.into[i]
-      local live = into and into(matcher, param.canonical, entry.bound) or param.canonical
+      local live = rule.live_name(context.set, into and into(matcher, param.canonical, entry.bound) or param.canonical)
       local template = target.template(context, strip, entry, matcher, param, pins, pins_key)
       check_live(context, entry.said, param, live, template)
       targets[2 * i - 1], targets[2 * i] = live, template.id

@@ -345,21 +345,28 @@ local function add_pins(set, file)
    end
 end
 
+local function read_rename(file, key, pair)
+   local function complain(problem)
+      check.raise("SCRIPT", ('%s: %s "%s": %s'):format(file.at(pair[1]), key, pair[1], problem))
+   end
+   local matcher, pattern = match.new(), read_pattern(pair[1], complain)
+   local compiled, problem = match.template(pair[2], pattern)
+   if not compiled then
+      complain(("(%s) %s"):format(pair[2], problem))
+   end
+   for number, simple in ipairs(pattern.simples) do
+      matcher:add(simple, number, { compiled = compiled, bound = simple.bound })
+   end
+   return matcher
+end
+
+-- A trainer's name goes from the extending file to the extended one, a live name comes back the other way.
 local function add_renames(set, file)
    for _, pair in ipairs(file.result.rename or {}) do
-      local matcher = match.new()
-      local function complain(problem)
-         check.raise("SCRIPT", ('%s: rename "%s": %s'):format(file.at(pair[1]), pair[1], problem))
-      end
-      local pattern = read_pattern(pair[1], complain)
-      local compiled, problem = match.template(pair[2], pattern)
-      if not compiled then
-         complain(("(%s) %s"):format(pair[2], problem))
-      end
-      for number, simple in ipairs(pattern.simples) do
-         matcher:add(simple, number, { compiled = compiled, bound = simple.bound })
-      end
-      set.renames[#set.renames + 1] = matcher
+      set.renames[#set.renames + 1] = read_rename(file, "rename", pair)
+   end
+   for i, pair in ipairs(file.result.rename_live or {}) do
+      table.insert(set.live_renames, i, read_rename(file, "rename_live", pair))
    end
    for _, segments in ipairs(file.result.strip or {}) do
       set.strips[#set.strips + 1] = (segments:gsub("^%.", ""):gsub("%.$", ""))
@@ -383,7 +390,7 @@ end
 -- @param environment of words.environment
 -- @return the set: rules and pins (matchers), renames, strips, unsourced, otherwise, full, require_direct, and the path
 function rule.load(rules, environment)
-   local set = { rules = match.new(), count = 0, pin_count = 0, renames = {}, strips = {} }
+   local set = { rules = match.new(), count = 0, pin_count = 0, renames = {}, live_renames = {}, strips = {} }
    local file, files = nil, 0
    while rules do
       local from = file
@@ -407,18 +414,27 @@ function rule.load(rules, environment)
    return set
 end
 
---- The name that rules see: wrappers stripped, then each rename tried once, in order.
-function rule.canonical_name(set, name)
-   for _, segments in ipairs(set.strips) do
-      name = match.strip(name, segments)
-   end
-   for _, matcher in ipairs(set.renames) do
+local function rename(matchers, name)
+   for _, matcher in ipairs(matchers) do
       local found = matcher:find(name)
       if found then
          name = found.compiled(matcher, name, found.bound)
       end
    end
    return name
+end
+
+--- The name that rules see: wrappers stripped, then each rename tried once, in order.
+function rule.canonical_name(set, name)
+   for _, segments in ipairs(set.strips) do
+      name = match.strip(name, segments)
+   end
+   return rename(set.renames, name)
+end
+
+--- What this server calls a live tensor that a rule names.
+function rule.live_name(set, name)
+   return rename(set.live_renames, name)
 end
 
 return rule
