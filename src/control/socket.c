@@ -83,6 +83,7 @@ sluice_status slc_socket_adopt(int fd, sluice_error *error)
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return slc_fail_errno(error, errno, STAGE, "listen_fd (%d)", fd);
+    (void)option(fd, SOL_SOCKET, SO_REUSEADDR, 1); /* a later init binds this port itself while old connections linger */
     listen(fd, SOMAXCONN); /* a whole world may knock at once; where it stays as it was, they knock again */
     return SLUICE_OK;
 }
