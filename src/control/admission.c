@@ -9,6 +9,7 @@
 #include "control/attendance.h"
 #include "control/group.h"
 #include "control/listener.h"
+#include "control/socket.h"
 #include "control/word.h"
 
 #include <errno.h>
@@ -217,6 +218,7 @@ static void accept_some(admission *at, int listener)
                 continue;
             return; /* nobody more, or somebody who went again */
         }
+        slc_socket_let_rebind(fd);
         slc_channel *channel;
         slc_visitor *stranger;
         if (slc_channel_open(fd, JOIN_LONGEST, &channel, NULL) != SLUICE_OK)
