@@ -340,6 +340,7 @@ describe("a mistake is told with its place:", function()
       { '{ layout = shard("tp") }', "shard: dim (nil) must be an integer from 0 to 7" },
       { '{ layout = shard("tp", 0, 4) }', "shard: options (4) must be a table" },
       { '{ layout = shard("tp", 0, { prts = 4 }) }', "shard: unknown option 'prts' (did you mean parts?)" },
+      { '{ layout = shard("tp", 0, { parts = 2 ^ 31 }) }', "shard: parts (2147483648) must be an integer from 1 to 2147483647" },
       { '{ layout = shard("tp", 0, { split = "even" }) }', 'shard: split ("even") must be "ceil" or "balanced"' },
       { '{ layout = shard("tp", 0, { chunk = 0 }) }', "shard: chunk (0) must be an integer of at least 1" },
       { '{ layout = shard("tp", 0, { chunk = 4, split = "ceil" }) }', "shard: chunk and split say the same thing; one of them must go" },
