@@ -247,7 +247,7 @@ local HOST_KEYS = {}
 for key in ([[architecture quantization pipeline_parallel_size tensor_parallel_size num_attention_heads num_key_value_heads
    head_dim hidden_size intermediate_size moe_intermediate_size num_experts vocab_size padded_vocab_size tie_word_embeddings
    num_hidden_layers finalizes_modules weight_block_size
-   pipeline_layers expert_parallel_size moe_tensor_parallel_size]]):gmatch("%S+") do
+   pipeline_layers expert_parallel_size moe_tensor_parallel_size live_experts]]):gmatch("%S+") do
    HOST_KEYS[key] = true
 end
 

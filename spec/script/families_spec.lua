@@ -55,8 +55,6 @@ for _, tp in ipairs({ 1, 2, 4, 8 }) do
    for _, pp in ipairs({ 1, 2 }) do
       local mesh = pp > 1 and { { "pp", pp }, { "tp", tp } } or { { "tp", tp } }
       cases[("Llama-3-8B, tp %d, pp %d"):format(tp, pp)] = case_of("llama", "Llama-3-8B", 3, TRAINER, { mesh = mesh })
-      cases[("Qwen2.5-0.5B (tied), tp %d, pp %d"):format(tp, pp)] = tp <= 2 and pp == 1 and models.families.qwen2
-         and case_of("qwen2", "Qwen2.5-0.5B", 3, TRAINER, { mesh = mesh }) or nil
       cases[("Qwen3-8B, tp %d, pp %d"):format(tp, pp)] = case_of("qwen3", "Qwen3-8B", 3, TRAINER, { mesh = mesh })
       cases[("Qwen3-30B-A3B, tp %d, pp %d"):format(tp, pp)] = case_of("qwen3_moe", "Qwen3-30B-A3B", 2, MOE_TRAINER, { mesh = mesh })
    end
@@ -65,6 +63,12 @@ for _, tp in ipairs({ 1, 2, 4, 8 }) do
 end
 cases["Qwen3-30B-A3B, ep 3, uneven experts"] = case_of("qwen3_moe", "Qwen3-30B-A3B", 1, MOE_TRAINER,
    { mesh = { { "dp", 3 }, { "tp", 1 } }, expert_mesh = { { "ep", 3 } } })
+local packed = case_of("qwen3_moe", "Qwen3-30B-A3B", 1, MOE_TRAINER, { mesh = { { "tp", 2 } } })
+packed.deployment.model.experts = "packed"
+cases["Qwen3-30B-A3B, packed experts"] = packed
+local deeper = case_of("qwen3_moe", "Qwen3-30B-A3B", 1, MOE_TRAINER, { mesh = { { "tp", 2 } } })
+deeper.deployment.model.live_experts, deeper.deployment.host = "experts.routed_experts", { live_experts = "experts.routed_experts" }
+cases["Qwen3-30B-A3B, experts.routed_experts"] = deeper
 for _, tp in ipairs({ 1, 2, 4 }) do
    cases[("all-MiniLM-L6-v2, tp %d"):format(tp)] = case_of("bert", nil, nil, { mesh = { { "fsdp", 3 } } },
       { mesh = { { "dp", 2 }, { "tp", tp } } })
