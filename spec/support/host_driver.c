@@ -11,7 +11,7 @@
  * Options of check: seed=N (of the scene "random"), batches=N, cycles=N (lives from open to close), timeout=SECONDS,
  * kill=RANK at=BATCH (SIGKILL between the batch's first round and its bytes), move_sources (new addresses for every
  * batch), forbid (no rank may read another's memory), read_only (the first live tensor), lose_source (of rank 0, after
- * connect), stop (instead of killing: SIGSTOP), strangers (others come to the trainers' sockets), fail=N of=RANK (that rank's
+ * connect), silent (the parent does not tell of a rank that is lost), stop (instead of killing: SIGSTOP), strangers (others come to the trainers' sockets), fail=N of=RANK (that rank's
  * N-th allocation from open on).
  */
 #include "base/error.h"
@@ -40,7 +40,7 @@ typedef struct options {
     uint64_t seed;
     int kill_rank, kill_batch;
     int failing_rank, failing_allocation;
-    bool move_sources, forbid, one_in_read_only, lose_source, stop, strangers;
+    bool move_sources, forbid, one_in_read_only, lose_source, stop, strangers, silent;
     double timeout;
 } options;
 
@@ -257,10 +257,10 @@ static sluice_status meet(rank *r, sluice_error *error)
 static sluice_status run_batch(rank *r, int batch, sluice_error *error)
 {
     const slc_transport_ops *ops = &slc_host_transport;
-    slc_deadline deadline = slc_deadline_in(r->options->timeout);
     slc_watch watch = { watch_parent, r };
     if (!is_worker(r))
         write_sources(r, batch);
+    slc_deadline deadline = slc_deadline_in(r->options->timeout);
     sluice_status status = ops->begin(r->transport, deadline, watch, error);
     if (status == SLUICE_OK)
         status = hold_round(r, error);
@@ -429,14 +429,14 @@ static void release(child *c, int n, const options *o)
     }
 }
 
-static void listen_to(child *c, int n, int i)
+static void listen_to(child *c, int n, int i, const options *o)
 {
     ssize_t got = recv(c[i].fd, &c[i].last, sizeof c[i].last, 0);
     if (got < 0 && errno == ECONNRESET)
         return; /* it left without reading everything; its last words come with the next call */
     if (got <= 0) {
         c[i].gone = true;
-        if (c[i].status == SLUICE_OK && c[i].last.length == 0) {
+        if (c[i].status == SLUICE_OK && c[i].last.length == 0 && !o->silent) {
             char text[64];
             snprintf(text, sizeof text, "rank %d was lost", i);
             abort_all(c, n, i, text);
@@ -473,7 +473,7 @@ static int mind(child *c, int n, const options *o)
             die("poll");
         for (int i = 0; i < n; i++)
             if (p[i].revents != 0)
-                listen_to(c, n, i);
+                listen_to(c, n, i, o);
     }
     int bad = 0;
     for (int i = 0; i < n; i++) {
@@ -558,6 +558,7 @@ int main(int argc, char **argv)
         o.timeout = number_of(argv[i], "timeout", o.timeout);
         o.move_sources = o.move_sources || strcmp(argv[i], "move_sources") == 0;
         o.stop = o.stop || strcmp(argv[i], "stop") == 0;
+        o.silent = o.silent || strcmp(argv[i], "silent") == 0;
         o.strangers = o.strangers || strcmp(argv[i], "strangers") == 0;
         o.forbid = o.forbid || strcmp(argv[i], "forbid") == 0;
         o.one_in_read_only = o.one_in_read_only || strcmp(argv[i], "read_only") == 0;

@@ -19,7 +19,7 @@ const char *slc_host_road_name(slc_host_road road)
 }
 
 /* Chooses the base road to a trainer by trying. */
-static sluice_status choose(slc_transport *transport, slc_host_peer *peer, sluice_error *error)
+static sluice_status choose(slc_transport *transport, slc_host_peer *peer, slc_host_wait *wait, sluice_error *error)
 {
     peer->maps = transport->asked == SLC_ROAD_BEST || transport->asked == SLC_ROAD_MAP;
     peer->base = transport->asked == SLC_ROAD_RING ? SLC_ROAD_RING : SLC_ROAD_NONE;
@@ -30,7 +30,7 @@ static sluice_status choose(slc_transport *transport, slc_host_peer *peer, sluic
     if (slc_pull_try(peer, &cause))
         return SLUICE_OK;
     if (cause == ESRCH)
-        return slc_pull_check(peer, SLC_RUNTIME, error);
+        return slc_pull_check(peer, wait, error);
     char hint[64];
     slc_pull_hint(hint, sizeof hint);
     const char *reason = cause < 0 ? "other bytes are where its mark should be" : strerrordesc_np(cause);
@@ -97,7 +97,7 @@ sluice_status slc_host_connect_worker(slc_transport *transport, slc_host_wait *w
     sluice_status status = SLUICE_OK;
     for (size_t i = 0; status == SLUICE_OK && i < transport->npeers; i++) {
         slc_host_peer *peer = &transport->peer[i];
-        status = choose(transport, peer, error);
+        status = choose(transport, peer, wait, error);
         if (status == SLUICE_OK && peer->base == SLC_ROAD_PULL)
             status = slc_pull_open(&peer->queue, error);
         if (status == SLUICE_OK)

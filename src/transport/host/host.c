@@ -225,11 +225,11 @@ static sluice_status refuse_aborted(sluice_error *error)
 }
 
 /* Every peer that is pulled from is still the process it was. */
-static sluice_status check_pulled(slc_transport *transport, sluice_error *error)
+static sluice_status check_pulled(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
 {
     for (size_t i = 0; transport->worker && i < transport->npeers; i++)
         if (transport->peer[i].base == SLC_ROAD_PULL) {
-            sluice_status status = slc_pull_check(&transport->peer[i], SLC_UPDATE, error);
+            sluice_status status = slc_pull_check(&transport->peer[i], wait, error);
             if (status != SLUICE_OK)
                 return status;
         }
@@ -238,11 +238,10 @@ static sluice_status check_pulled(slc_transport *transport, sluice_error *error)
 
 static sluice_status host_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
 {
-    (void)deadline;
-    (void)watch;
     if (transport->aborted)
         return refuse_aborted(error);
-    return transport->worker ? check_pulled(transport, error) : slc_host_publish(transport, SLC_UPDATE, error);
+    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
+    return transport->worker ? check_pulled(transport, &wait, error) : slc_host_publish(transport, SLC_UPDATE, error);
 }
 
 static sluice_status trainer_run(slc_transport *transport, const slc_segment *segment, slc_host_wait *wait, sluice_error *error)
@@ -348,7 +347,7 @@ static sluice_status host_end(slc_transport *transport, slc_deadline deadline, s
     slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
     slc_ring_show(transport);
     sluice_status status = transport->worker ? slc_pull_drain(transport, &wait, error) : SLUICE_OK;
-    return status == SLUICE_OK ? check_pulled(transport, error) : status;
+    return status == SLUICE_OK ? check_pulled(transport, &wait, error) : status;
 }
 
 static void host_abort(slc_transport *transport)

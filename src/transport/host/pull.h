@@ -48,8 +48,8 @@ sluice_status slc_pull_drain(slc_transport *transport, struct slc_host_wait *wai
 /* Whether the peer is still the process of its card and lets itself be read: reads its mark. *cause is 0, an errno, or -1 for another mark. */
 bool slc_pull_try(const struct slc_host_peer *peer, int *cause);
 
-/* The same, as an error of `stage`. */
-sluice_status slc_pull_check(const struct slc_host_peer *peer, const char *stage, sluice_error *error);
+/* The same, as an error. */
+sluice_status slc_pull_check(const struct slc_host_peer *peer, struct slc_host_wait *wait, sluice_error *error);
 
 /* Why process_vm_readv may be refused on this machine, as words to follow its errno: "" or "; kernel.yama.ptrace_scope is 1". */
 void slc_pull_hint(char *text, size_t size);
