@@ -24,7 +24,7 @@ local function check_worker(state, case, sealed, host, trainers, worker, live)
    local resolved = state:resolve(read.plan, set, host, case.rules or case.deployment.model.family)
    assert.equal("", resolved.text)
    local totals = C.slc_plan_count_totals(read.plan)
-   assert.equal(tonumber(C.slc_plan_count(read.plan)), tonumber(totals.direct))
+   assert.equal(tonumber(C.slc_plan_count(read.plan)) - (case.aliases or 0), tonumber(totals.direct))
    local coverage, problem = script.cover(read.plan, set, trainers + worker, resolved)
    assert.is_nil(problem)
    assert.equal(0, tonumber(coverage.nuncovered))
@@ -72,6 +72,15 @@ cases["Qwen3-30B-A3B, experts.routed_experts"] = deeper
 for _, tp in ipairs({ 1, 2, 4 }) do
    cases[("all-MiniLM-L6-v2, tp %d"):format(tp)] = case_of("bert", nil, nil, { mesh = { { "fsdp", 3 } } },
       { mesh = { { "dp", 2 }, { "tp", tp } } })
+end
+
+for _, announced in ipairs({ true, false }) do
+   local tied = case_of("llama", nil, nil, TRAINER, { mesh = { { "pp", 2 }, { "tp", 4 } } })
+   tied.deployment.model.config = { num_hidden_layers = 3, hidden_size = 256, intermediate_size = 512, num_attention_heads = 8,
+                                    num_key_value_heads = 2, head_dim = 32, vocab_size = 1003, tie_word_embeddings = true,
+                                    announce_tied = announced or nil }
+   tied.aliases = announced and 1 or 0
+   cases[("a tied head on two stages, %s"):format(announced and "announced" or "not announced")] = tied
 end
 
 describe("the family file lands everything in place:", function()
