@@ -9,10 +9,10 @@
  * object is printed; the exit status is 0 when every rank ended well.
  *
  * Options of check: seed=N (of the scene "random"), batches=N, cycles=N (lives from open to close), timeout=SECONDS,
- * kill=RANK at=BATCH (SIGKILL between the batch's first round and its bytes), move_sources (new addresses for every
- * batch), forbid (no rank may read another's memory), read_only (the first live tensor), lose_source (of rank 0, after
- * connect), silent (the parent does not tell of a rank that is lost), stop (instead of killing: SIGSTOP), strangers (others come to the trainers' sockets), fail=N of=RANK (that rank's
- * N-th allocation from open on).
+ * kill=RANK at=BATCH (SIGKILL between the batch's first round and its bytes), stop (then SIGSTOP instead), silent (the
+ * parent does not tell of a rank that is lost), move_sources (new addresses for every batch), forbid (no rank may read
+ * another's memory), read_only (the first live tensor), lose_source (of rank 0, after connect), strangers (others come to
+ * the trainers' sockets), fail=N of=RANK (that rank's N-th allocation from open on).
  */
 #include "base/error.h"
 #include "base/memory.h"
@@ -149,7 +149,8 @@ static void write_sources(rank *r, int batch)
         int64_t stride[MAX_DIMS], bytes = elements(t, &box) * t->element;
         row_major(t, &box, stride);
         if (batch > 0 && r->options->move_sources && t->where == IN_HEAP && bytes > 0) {
-            void *moved = need(malloc((size_t)bytes + 64)); /* the old one stays allocated until the new one is, so it lies elsewhere */
+            void *moved =
+                need(malloc((size_t)bytes + 64)); /* the old one stays allocated until the new one is, so it lies elsewhere */
             free((void *)(uintptr_t)r->source[i]);
             r->source[i] = moved;
         }
@@ -218,9 +219,16 @@ static void check_staged(rank *r, size_t param, int batch)
 static sluice_status open_rank(rank *r, sluice_error *error)
 {
     const scene *s = r->scene;
-    slc_transport_config config = { .rank = r->number, .trainers = s->trainers, .workers = s->workers, .plan = r->plan, .program = &r->program,
-                                    .live = is_worker(r) ? &r->live : NULL, .source = r->source, .region = r->region,
-                                    .nregions = r->nregions, .road = r->road };
+    slc_transport_config config = { .rank = r->number,
+                                    .trainers = s->trainers,
+                                    .workers = s->workers,
+                                    .plan = r->plan,
+                                    .program = &r->program,
+                                    .live = is_worker(r) ? &r->live : NULL,
+                                    .source = r->source,
+                                    .region = r->region,
+                                    .nregions = r->nregions,
+                                    .road = r->road };
     return slc_host_transport.open(&config, &r->transport, error);
 }
 
@@ -407,7 +415,8 @@ static void intrude(const message *card)
     for (size_t bytes = 0; read.socket[0] != '\0' && bytes < 200; bytes += 40) {
         static const char nonsense[200] = { 1, 0, 0, 0, 1 };
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); /* kept: gone with this process */
-        if (connect(fd, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(read.socket))) != 0)
+        if (connect(fd, (struct sockaddr *)&address,
+                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(read.socket))) != 0)
             die("connect");
         if (bytes > 0 && send(fd, nonsense, bytes, MSG_NOSIGNAL) < 0)
             die("send");
@@ -519,7 +528,8 @@ static int check(const char *name, const char *road, const options *o)
         c[i].fd = pair[0];
     }
     int bad = mind(c, n, o);
-    printf("{\"ok\": %s, \"trainers\": %d, \"workers\": %d, \"ranks\": [", bad == 0 ? "true" : "false", (int)s.trainers, (int)s.workers);
+    printf("{\"ok\": %s, \"trainers\": %d, \"workers\": %d, \"ranks\": [", bad == 0 ? "true" : "false", (int)s.trainers,
+           (int)s.workers);
     for (int i = 0; i < n; i++) {
         printf("%s{\"status\": ", i == 0 ? "" : ", ");
         print_text(sluice_status_text(c[i].status));

@@ -33,10 +33,10 @@ typedef struct slc_pull_bounce {
 struct slc_host_peer;
 struct slc_host_wait;
 
-sluice_status slc_pull_open(slc_pull_queue *queue, sluice_error *error);
-void slc_pull_close(slc_pull_queue *queue);
-sluice_status slc_pull_bounce_open(slc_pull_bounce *bounce, sluice_error *error);
-void slc_pull_bounce_close(slc_pull_bounce *bounce);
+sluice_status slc_pull_open(slc_pull_queue *queue, sluice_error *error); /* empty */
+void slc_pull_close(slc_pull_queue *queue);                              /* a zeroed one is allowed, here and below */
+sluice_status slc_pull_bounce_open(slc_pull_bounce *bounce, sluice_error *error); /* empty */
+void slc_pull_bounce_close(slc_pull_bounce *bounce);                              /* drops what it holds */
 
 /* Queues one copy: `source` is the address of its first byte in the peer, `destination` here. */
 sluice_status slc_pull_copy(slc_transport *transport, struct slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
