@@ -83,6 +83,8 @@ static sluice_status make(planning *p, const slc_job *job, int32_t rank, sluice_
     lap(p, STEP_RESOLVE);
     if (status == SLUICE_OK)
         status = slc_coverage_check(p->plan, &p->live, job->rank, p->resolution.whole_modules, &p->arena, &p->coverage, error);
+    if (status == SLUICE_OK)
+        status = slc_resolution_check(&p->resolution, &p->coverage, &p->live, error);
     lap(p, STEP_CHECK);
     if (status == SLUICE_OK)
         status = slc_program_compile(p->plan, rank >= job->trainers ? &p->live : NULL, rank, &p->program, error);
@@ -134,8 +136,6 @@ static void push_coverage(lua_State *L, const planning *p)
         lua_rawseti(L, -2, (int)i + 1);
     }
     lua_setfield(L, -2, "unsourced");
-    lua_pushboolean(L, p->resolution.strict_coverage);
-    lua_setfield(L, -2, "strict");
     lua_setfield(L, -2, "coverage");
 }
 
