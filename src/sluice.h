@@ -179,8 +179,8 @@ SLUICE_API const char *sluice_state_text(sluice_state state);
 
 /*
  * A tensor of the serving model. `strides` are in elements, NULL for row-major contiguous; no two elements may share a
- * byte. `attributes` is a JSON object that the rules see as live[name].attributes, NULL for none; the default resolver
- * reads loader ("replicated", "column", "row"), output_dim, input_dim, tp_size, and the flags packed_dim, packed_factor,
+ * byte. `attributes` is a JSON object, NULL for none, of what the host's own loader knows; the default resolver reads
+ * loader ("replicated", "column", "row"), output_dim, input_dim, tp_size, and the flags packed_dim, packed_factor,
  * marlin_tile_size, needs_scalar_to_array, is_sharded_weight, is_transposed.
  */
 typedef struct sluice_live {

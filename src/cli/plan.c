@@ -13,6 +13,7 @@
 #include "plan/program.h"
 #include "script/init_info.h"
 #include "script/resolve.h"
+#include "transport/transport.h"
 
 typedef enum { STEP_INIT_INFO, STEP_LIVE, STEP_RESOLVE, STEP_CHECK, STEP_COMPILE, STEPS } step;
 
@@ -66,6 +67,9 @@ static sluice_status add_live(planning *p, const slc_job *job, sluice_error *err
 static sluice_status make(planning *p, const slc_job *job, int32_t rank, sluice_error *error)
 {
     bool met;
+    const char *known;
+    if (job->transport != NULL && slc_transport_find(job->transport, &known) == NULL)
+        return slc_fail(error, SLUICE_UNSUPPORTED, "deployment", "transport (%s) must be one of: %s", job->transport, known);
     p->mark = slc_now_s();
     sluice_status status = slc_script_create(NULL, &p->script, error);
     if (status == SLUICE_OK)
