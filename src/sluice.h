@@ -14,6 +14,8 @@
  *     sluice_start_update, sluice_update (names) ..., sluice_finish_update (version)
  *     sluice_shutdown, sluice_engine_destroy
  *
+ * Pointers. An engine, a name and what a call fills in must not be NULL unless a comment allows it; an `error` always may be.
+ *
  * Threads. One engine is used by one thread at a time; two engines are independent. sluice_cancel may be called from any
  * thread at any moment. Callbacks run on the thread that made the call, save `progress`, which runs on the thread that
  * moves bytes.

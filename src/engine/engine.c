@@ -58,6 +58,8 @@ static sluice_status check_options(const sluice_options *options, sluice_error *
 
 sluice_status sluice_engine_create(const sluice_options *options, sluice_engine **engine, sluice_error *error)
 {
+    if (engine == NULL)
+        return slc_fail(error, SLUICE_INVALID, "create", "engine (NULL) must point to where the engine goes");
     *engine = NULL;
     sluice_status status = check_options(options, error);
     if (status != SLUICE_OK)
@@ -130,6 +132,8 @@ static sluice_status read_live(const sluice_live *given, slc_live *live, sluice_
     if (given->ndim > SLC_MAX_DIMS)
         return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': ndim (%u) must be at most %d", given->name, given->ndim,
                         SLC_MAX_DIMS);
+    if (given->ndim > 0 && given->shape == NULL)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': shape (NULL) must have %u extents", given->name, given->ndim);
     live->attributes = given->attributes == NULL ? "{}" : given->attributes;
     int64_t stride = live->dtype->bytes;
     for (int i = live->ndim - 1; i >= 0; i--) {
