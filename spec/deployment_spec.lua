@@ -194,6 +194,16 @@ describe("deployment.read()", function()
       assert.equal("deployment: a.json is not JSON: Expected value but found T_OBJ_END at character 11", text)
    end)
 
+   it("refuses a key that an object of JSON has twice, however it is written", function()
+      for _, text in ipairs({ '{"updates": 1, "updates": 2}', [[{"updates": 1, "upd\u0061tes": 2}]],
+         '{"model": {"config": {"updates": [{"a": ","}], "updates": 1}}}', [==[{"a": "\\\"", "updates": {}, "updates"  : [] }]==] }) do
+         local _, problem = deployment.read(text, "a.json")
+         assert.equal('deployment: a.json has the key "updates" twice in one object', problem, text)
+      end
+      assert(deployment.read([==[{"model": {"size": "all-MiniLM-L6-v2"}, "trainer": {"mesh": [["tp", 1]]}, "worker": {"mesh": [["tp", 1]]},
+         "host": {"mesh": "mesh", "tp": "a\":", "a": "{\"a\": 1, \"a\": 2}"}}]==], "a.json"))
+   end)
+
    it("refuses JSON that nests without end, and numbers that are none", function()
       local _, text = deployment.read('{"model":' .. ("["):rep(100000), "a.json")
       assert.equal("deployment: a.json is not JSON: Found too many nested data structures (17) at character 25", text)

@@ -154,6 +154,44 @@ local function without_nulls(value, depth)
    return copy
 end
 
+-- The end of the string that begins at `from`.
+local function string_end(text, from)
+   local to = text:find('["\\]', from + 1)
+   while text:sub(to, to) == "\\" do
+      to = text:find('["\\]', to + 2)
+   end
+   return to
+end
+
+-- A key that an object of good JSON has twice: cjson would silently take the last.
+local function twice(text)
+   local seen, depth, at = {}, 0, 1
+   while true do
+      local from = text:find('[%[%]{}"]', at)
+      local mark = from and text:sub(from, from)
+      if not mark then
+         return nil
+      elseif mark == '"' then
+         local to = string_end(text, from)
+         if seen[depth] and text:find("^%s*:", to + 1) then
+            local key = cjson.decode("[" .. text:sub(from, to) .. "]")[1]
+            if seen[depth][key] then
+               return key
+            end
+            seen[depth][key] = true
+         end
+         at = to + 1
+      else
+         local opens = mark == "{" or mark == "["
+         depth = depth + (opens and 1 or -1)
+         if opens then
+            seen[depth] = mark == "{" and {} or nil
+         end
+         at = from + 1
+      end
+   end
+end
+
 local function parse_json(text, chunkname)
    local parser = cjson.new()
    parser.decode_invalid_numbers(false)
@@ -161,6 +199,10 @@ local function parse_json(text, chunkname)
    local good, result = pcall(parser.decode, text)
    if not good then
       check.fail("%s is not JSON: %s", chunkname, (tostring(result):gsub("^.-:%d+: ", "")))
+   end
+   local key = twice(text)
+   if key then
+      check.fail("%s has the key %s twice in one object", chunkname, check.shown(key))
    end
    return without_nulls(result, 0)
 end
