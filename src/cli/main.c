@@ -50,7 +50,8 @@ static void close_output(void)
     errno = 0;
     bool failed = ferror(stdout) != 0;
     if (fclose(stdout) != 0 || failed) {
-        fprintf(stderr, "sluice: cannot write to standard output%s%s\n", errno == 0 ? "" : ": ", errno == 0 ? "" : strerror(errno));
+        fprintf(stderr, "sluice: cannot write to standard output%s%s\n", errno == 0 ? "" : ": ",
+                errno == 0 ? "" : strerror(errno));
         _exit(SLC_EXIT_FAILED);
     }
 }
