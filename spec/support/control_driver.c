@@ -183,6 +183,7 @@ static void append_join(slc_buffer *bytes, uint64_t *state)
     slc_buffer_u32(&payload, 3);
     for (int i = 0; i < 5; i++)
         slc_buffer_u64(&payload, next_random(state) % 100000);
+    slc_buffer_u32(&payload, 0);
     slc_buffer_string(&payload, "host");
     append_frame(bytes, SLC_FRAME_JOIN, 0, &payload);
     slc_buffer_clear(&payload);
@@ -257,6 +258,7 @@ static int stand_damage(uint64_t seed, int count)
                 slc_buffer_u32(&payload, 2);
                 for (int j = 0; j < 5; j++)
                     slc_buffer_u64(&payload, 1000);
+                slc_buffer_u32(&payload, 0);
                 slc_buffer_string(&payload, "host");
                 append_frame(&bytes, SLC_FRAME_JOIN, 0, &payload);
                 slc_buffer_clear(&payload);

@@ -4,7 +4,7 @@
  *
  *   rank.c     run_rank(job, sink)          sink: the socket of whoever started it, or a function that gets each line
  *   plan.c     plan(job)                    one rank's plan without any network
- *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd
+ *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
  *   native.c   version seal checkpoint monotonic peak is_terminal columns
  */
 #ifndef SLC_CLI_NATIVE_H

@@ -2,6 +2,7 @@
 #include "control/socket.h"
 
 #include "base/error.h"
+#include "base/flag.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,6 +84,7 @@ sluice_status slc_socket_adopt(int fd, sluice_error *error)
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return slc_fail_errno(error, errno, STAGE, "listen_fd (%d)", fd);
+    option(fd, SOL_SOCKET, SO_REUSEADDR, 1); /* its connections must not keep the port from the next init of this process */
     listen(fd, SOMAXCONN); /* a whole world may knock at once; where it stays as it was, they knock again */
     return SLUICE_OK;
 }
@@ -103,7 +105,7 @@ static sluice_status refused(int code, const char *text, sluice_error *error)
 static sluice_status await_connection(int fd, const char *text, slc_deadline deadline, const volatile bool *cancelled, sluice_error *error)
 {
     for (;;) {
-        if (cancelled != NULL && *cancelled)
+        if (slc_flag_raised(cancelled))
             return slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled while connecting to %s", text);
         struct pollfd wanted = { .fd = fd, .events = POLLOUT };
         int ready = poll(&wanted, 1, slc_deadline_poll_ms(deadline, cancelled == NULL ? LONG_SLICE_MS : SLICE_MS));
