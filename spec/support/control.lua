@@ -13,9 +13,13 @@ control.status = {ok = 0, invalid = 1, no_memory = 3, system = 4, timeout = 5, p
                   callback = 11}
 control.frame_type = {join = 1, refuse = 2, welcome = 3, envelope = 4, verdict = 5, abort = 6, leave = 7, beat = 8}
 
+local library
+
 --- The library with control's headers declared.
 function control.library()
-   return inside.declare("control/agree.h", "control/address.h", "control/claim.h", "control/text.h", "control/word.h")
+   library = library or inside.declare("control/agree.h", "control/address.h", "control/claim.h", "control/text.h", "control/word.h",
+                                       "control/secure.h")
+   return library
 end
 
 --- An error as a table.

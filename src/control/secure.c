@@ -239,7 +239,9 @@ static sluice_status tls_failed(slc_secure_link *link, unsigned long code, sluic
 {
     int reason = ERR_GET_REASON(code);
     const char *text = ERR_reason_error_string(code);
-    bool other_key = reason == SSL_R_BINDER_DOES_NOT_VERIFY || reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR;
+    /* OpenSSL answers a proof that does not verify with "illegal parameter", others with "decrypt error". */
+    bool other_key = reason == SSL_R_BINDER_DOES_NOT_VERIFY || reason == SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER ||
+                     reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR;
     if (SSL_is_init_finished(link->tls))
         return slc_fail(error, SLUICE_INVALID, STAGE, "TLS with %s failed: %s", link->peer, text == NULL ? "no reason given" : text);
     return slc_fail(error, SLUICE_INVALID, STAGE, "the TLS handshake with %s failed: %s", link->peer,
