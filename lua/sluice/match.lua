@@ -9,7 +9,7 @@
 
 local match = {}
 
-local find, sub, byte = string.find, string.sub, string.byte
+local find, sub, byte, concat = string.find, string.sub, string.byte, table.concat
 
 local MOST_EXPANSIONS = 1024
 local MOST_DEEP = 2
@@ -18,52 +18,60 @@ local DOT = byte(".")
 
 -- ---- patterns ----
 
-local function split(text)
+-- The values of {name=a|b}, or nil and what is wrong with them.
+local function read_values(name, text)
    local list = {}
-   for segment in (text .. "."):gmatch("([^.]*)%.") do
-      list[#list + 1] = segment
+   for value in (text .. "|"):gmatch("([^|]*)|") do
+      if value == "" then
+         return nil, ("has an empty value in {%s=%s}"):format(name, text)
+      elseif find(value, "*", 1, true) then
+         return nil, ("has a star in {%s=%s}"):format(name, text)
+      end
+      list[#list + 1] = value
    end
    return list
 end
 
--- Replaces each {name=a|b} by each of its values: a list of { text, bound = { name = value } }.
+-- Replaces each {name=a|b} by each of its values: a list of { text =, bound = { name = value } }, and the names.
 local function expand(pattern)
-   local done, open = {}, { { text = pattern, bound = {} } }
-   while #open > 0 do
-      local item = table.remove(open)
-      local first, last, name, values = item.text:find("{([%a_][%w_]*)=([^{}]*)}")
+   local items, listed = { { text = pattern, bound = {} } }, {}
+   while true do
+      local first, last, name, values = find(items[1].text, "{([%a_][%w_]*)=([^{}]*)}")
       if not first then
-         done[#done + 1] = item
-         if #done > MOST_EXPANSIONS then
-            return nil, ("stands for more than %d patterns"):format(MOST_EXPANSIONS)
-         end
-      else
-         if item.bound[name] or item.text:find("{" .. name .. "}", 1, true) then
-            return nil, ("captures {%s} twice"):format(name)
-         end
-         local list = {}
-         for value in (values .. "|"):gmatch("([^|]*)|") do
-            if value == "" then
-               return nil, ("has an empty value in {%s=%s}"):format(name, values)
+         return items, nil, listed
+      elseif listed[name] then
+         return nil, ("captures {%s} twice"):format(name)
+      end
+      listed[name] = true
+      local list, problem = read_values(name, values)
+      if not list then
+         return nil, problem
+      elseif #list * #items > MOST_EXPANSIONS then
+         return nil, ("stands for more than %d patterns"):format(MOST_EXPANSIONS)
+      end
+      -- The texts differ in length, but each has this group at the same distance from its end.
+      local from_end, to_end = #items[1].text - first, #items[1].text - last
+      local more = {}
+      for _, item in ipairs(items) do
+         local head, tail = sub(item.text, 1, #item.text - from_end - 1), sub(item.text, #item.text - to_end + 1)
+         for _, value in ipairs(list) do
+            local bound = { [name] = value }
+            for key, other in pairs(item.bound) do
+               bound[key] = other
             end
-            list[#list + 1] = value
-         end
-         for i = #list, 1, -1 do
-            local bound = { [name] = list[i] }
-            for key, value in pairs(item.bound) do
-               bound[key] = value
-            end
-            open[#open + 1] = { text = item.text:sub(1, first - 1) .. list[i] .. item.text:sub(last + 1), bound = bound }
+            more[#more + 1] = { text = head .. value .. tail, bound = bound }
          end
       end
+      items = more
    end
-   return done
 end
 
 -- One segment of an expanded pattern: its kind ("literal", "one", "deep") and the name of its capture.
 local function read_segment(segment)
    if segment == "" then
       return nil, "has an empty segment"
+   elseif not find(segment, "[{}*]") then
+      return "literal"
    elseif segment == "*" then
       return "one"
    elseif segment == "**" then
@@ -72,117 +80,119 @@ local function read_segment(segment)
    local name = segment:match("^{([%a_][%w_]*)}$")
    if name then
       return "one", name
-   elseif segment:find("[{}]") then
+   elseif find(segment, "[{}]") then
       return nil, ("has a segment '%s' that is no capture: {name} is a whole segment, {name=a|b} lists its values"):format(
          segment)
-   elseif segment:find("*", 1, true) then
-      return nil, ("has a segment '%s': * and ** are whole segments"):format(segment)
    end
-   return "literal"
+   return nil, ("has a segment '%s': * and ** are whole segments"):format(segment)
 end
 
-local function read_expansion(item)
-   local wild, names, deep = 0, {}, {}
-   local path = {}
-   for i, segment in ipairs(split(item.text)) do
+-- The segments of an expanded pattern: texts, and for wildcards their kind in `kinds`; notes captures in `found`.
+local function read_path(text, found)
+   local path, kinds, wild, count = {}, {}, 0, 0
+   for segment in (text .. "."):gmatch("([^.]*)%.") do
       local kind, name = read_segment(segment)
       if not kind then
          return nil, name
-      elseif kind ~= "literal" then
+      end
+      count = count + 1
+      path[count] = segment
+      if kind ~= "literal" then
          wild = wild + 1
+         kinds[count] = kind
+         if name and found.names[name] or name and found.listed[name] then
+            return nil, ("captures {%s} twice"):format(name)
+         elseif name then
+            found.names[name] = wild
+         elseif kind == "deep" then
+            found.deep[#found.deep + 1] = wild
+         end
       end
-      if name and names[name] then
-         return nil, ("captures {%s} twice"):format(name)
-      elseif name then
-         names[name] = wild
-      elseif kind == "deep" then
-         deep[#deep + 1] = wild
-      end
-      path[i] = { kind = kind, text = segment }
    end
-   if #deep > MOST_DEEP then
+   if #found.deep > MOST_DEEP then
       return nil, ("has more than %d of **"):format(MOST_DEEP)
    end
-   return { path = path, bound = item.bound, names = names, deep = deep }
+   return { path = path, kinds = kinds }
 end
 
 --- Reads a pattern.
--- @return the list of simple patterns it stands for; or nil and what is wrong with it
+-- @return { simples = the simple patterns that it stands for, names = { capture = number of its wildcard }, listed =
+-- { capture = true }, deep = numbers of the ** }, where each simple pattern holds the values of its listed captures as
+-- `bound`; or nil and what is wrong with it
 function match.pattern(pattern)
-   local items, problem = expand(pattern)
+   local items, problem, listed = expand(pattern)
    if not items then
       return nil, problem
    end
+   local result = { simples = {}, names = {}, listed = listed, deep = {} }
+   local found = result
    for i, item in ipairs(items) do
-      items[i], problem = read_expansion(item)
-      if not items[i] then
+      local simple
+      simple, problem = read_path(item.text, found)
+      if not simple then
          return nil, problem
       end
+      simple.bound = item.bound
+      result.simples[i] = simple
+      found = { names = {}, listed = listed, deep = {} } -- the wildcards are the same in all: values hold none
    end
-   return items
+   return result
 end
 
 -- ---- templates ----
 
--- Pieces of a template: texts, and numbers of wildcards.
-local function read_pieces(template, simple)
+-- Pieces of a template: texts, numbers of wildcards, and { name } for a listed capture.
+local function read_pieces(template, pattern)
    local pieces, deep, at = {}, 0, 1
    while at <= #template do
-      local first, last, name = template:find("{([^{}]*)}", at)
-      local stars, stars_end = template:find("**", at, true)
+      local first, last, name = find(template, "{([^{}]*)}", at)
+      local stars, stars_end = find(template, "**", at, true)
       if stars and (not first or stars < first) then
          deep = deep + 1
-         if not simple.deep[deep] then
+         if not pattern.deep[deep] then
             return nil, "has more of ** than the pattern"
          end
          first, last, name = stars, stars_end, nil
       elseif not first then
          break
       end
-      pieces[#pieces + 1] = template:sub(at, first - 1)
-      if name and simple.bound[name] then
-         pieces[#pieces] = pieces[#pieces] .. simple.bound[name]
-      elseif name then
-         if not simple.names[name] then
-            return nil, ("uses {%s}, which the pattern does not capture"):format(name)
-         end
-         pieces[#pieces + 1] = simple.names[name]
-      else
-         pieces[#pieces + 1] = simple.deep[deep]
+      if name and not pattern.names[name] and not pattern.listed[name] then
+         return nil, ("uses {%s}, which the pattern does not capture"):format(name)
       end
+      pieces[#pieces + 1] = sub(template, at, first - 1)
+      pieces[#pieces + 1] = not name and pattern.deep[deep] or pattern.names[name] or { name }
       at = last + 1
    end
-   pieces[#pieces + 1] = template:sub(at)
-   if table.concat(pieces, "\1"):find("[{}*]") then
-      return nil, "has a brace or a star that is no capture"
+   pieces[#pieces + 1] = sub(template, at)
+   for _, piece in ipairs(pieces) do
+      if type(piece) == "string" and find(piece, "[{}*]") then
+         return nil, "has a brace or a star that is no capture"
+      end
    end
    return pieces, nil, deep > 0
 end
 
---- Compiles a template for one of the simple patterns of match.pattern.
--- @return a function (matcher, name) -> text for use right after matcher:find(name); or nil and what is wrong
-function match.template(template, simple)
-   local pieces, problem, has_deep = read_pieces(template, simple)
+--- Compiles a template for a pattern.
+-- @return a function (matcher, name, bound) -> text for use right after matcher:find(name) gave one of the pattern's simple
+-- patterns, whose `bound` it is; or nil and what is wrong
+function match.template(template, pattern)
+   local pieces, problem, has_deep = read_pieces(template, pattern)
    if not pieces then
       return nil, problem
    elseif #pieces == 1 then
       return function()
-         return template ~= "" and pieces[1] or ""
-      end
-   elseif #pieces == 3 and not has_deep then
-      local head, wild, tail = pieces[1], pieces[2], pieces[3]
-      return function(matcher, name)
-         return head .. sub(name, matcher.from[wild], matcher.to[wild]) .. tail
+         return template
       end
    end
-   local count = #pieces
-   local texts = {}
-   return function(matcher, name)
+   local count, texts = #pieces, {}
+   return function(matcher, name, bound)
       for i = 1, count do
          local piece = pieces[i]
-         texts[i] = type(piece) == "number" and sub(name, matcher.from[piece], matcher.to[piece]) or piece
+         local kind = type(piece)
+         texts[i] = kind == "string" and piece or kind == "number" and sub(name, matcher.from[piece], matcher.to[piece])
+            or bound[piece[1]]
       end
-      local text = table.concat(texts, "", 1, count)
+      local text = concat(texts, "", 1, count)
       if has_deep then -- a ** that matched nothing leaves a dot too many
          text = text:gsub("%.%.+", "."):gsub("^%.", ""):gsub("%.$", "")
       end
@@ -200,34 +210,32 @@ function match.new()
    return setmetatable({ root = { least = math.huge }, from = {}, to = {}, head = {}, tail = {}, stack = {}, steps = 0 }, Matcher)
 end
 
-local function child(node, key, field)
-   local place = field and node or node.literal
-   local slot = field or key
-   if not place then
-      place = {}
-      node.literal = place
-   end
-   if not place[slot] then
-      place[slot] = { least = math.huge }
-   end
-   return place[slot]
-end
-
 --- Adds a simple pattern. Of several that match a name, the one with the smallest number wins.
--- @param simple one of match.pattern
+-- @param simple one of match.pattern's
 -- @param number its rank among all
 -- @param value what find gives back
 -- @return the value of an equal pattern that was there before, if there was one (it stays when its number is smaller)
 function Matcher:add(simple, number, value)
    local node = self.root
-   node.least = math.min(node.least, number)
-   for _, segment in ipairs(simple.path) do
-      if segment.kind == "literal" then
-         node = child(node, segment.text)
-      else
-         node = child(node, nil, segment.kind)
+   node.least = node.least < number and node.least or number
+   for i, segment in ipairs(simple.path) do
+      local kind = simple.kinds[i]
+      local place, key = node, kind
+      if not kind then
+         place, key = node.literal, segment
+         if not place then
+            place = {}
+            node.literal = place
+         end
       end
-      node.least = math.min(node.least, number)
+      local next_node = place[key]
+      if not next_node then
+         next_node = { least = number }
+         place[key] = next_node
+      elseif number < next_node.least then
+         next_node.least = number
+      end
+      node = next_node
    end
    local before = node.value
    if not before or number < node.number then

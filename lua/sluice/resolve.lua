@@ -99,15 +99,16 @@ local function decide_by_default(context, param)
    if policy then
       return FULL, policy, DEFAULT
    end
-   local live = context.live[param.canonical]
+   local name = context.set and rule.live_name(context.set, param.canonical) or param.canonical
+   local live = context.live[name]
    if live then
-      read_attributes(context, param.canonical, live)
+      read_attributes(context, name, live)
    end
    local mode, dim, reason = default.decide(param, live, (shard_axis(context.meshes)))
    if mode == "full" then
       return FULL, reason, DEFAULT
    end
-   param.targets = { param.canonical, plain_template(context, #param.shape, dim) }
+   param.targets = { name, plain_template(context, #param.shape, dim) }
    return DIRECT, ("its loader (%s) is a plain copy"):format(live.attributes.loader), DEFAULT
 end
 
@@ -133,8 +134,8 @@ local function check_shape(said, param)
 end
 
 local function check_companions(context, entry, matcher, param)
-   for _, template in ipairs(entry.companions) do
-      local companion = template(matcher, param.canonical)
+   for _, template in ipairs(entry.said.companion) do
+      local companion = template(matcher, param.canonical, entry.bound)
       if not context.by_canonical[companion] then
          fail(entry.said, param, "must come with its companion %s, which the trainer does not announce", companion)
       end
@@ -157,8 +158,8 @@ local function set_targets(context, entry, matcher, param)
    end
    local targets = {}
    for i, strip in ipairs(entry.said.strips) do
-      local into = entry.into[i]
-      local live = into and into(matcher, param.canonical) or param.canonical
+      local into = entry.said.into[i]
+      local live = rule.live_name(context.set, into and into(matcher, param.canonical, entry.bound) or param.canonical)
       local template = target.template(context, strip, entry, matcher, param, pins, pins_key)
       check_live(context, entry.said, param, live, template)
       targets[2 * i - 1], targets[2 * i] = live, template.id
@@ -178,7 +179,7 @@ local function decide_by_rule(context, entry, matcher, param)
    if said.mode == "skip" then
       return SKIP, said.text, said.place
    elseif said.mode == "alias" then
-      local other = entry.alias(matcher, param.canonical)
+      local other = said.alias(matcher, param.canonical, entry.bound)
       local announced = context.by_canonical[other]
       if not announced then
          fail(said, param, "is an alias of %s, which the trainer does not announce", other)

@@ -45,9 +45,9 @@ local function picks_in(...)
    return picks
 end
 
-local function check_picks(picks, simple, complain)
+local function check_picks(picks, pattern, complain)
    for _, pick in ipairs(picks) do
-      if not simple.names[pick.capture] and not simple.bound[pick.capture] then
+      if not pattern.names[pick.capture] and not pattern.listed[pick.capture] then
          complain(('pick("%s") names no capture of the pattern'):format(pick.capture))
       end
    end
@@ -243,34 +243,35 @@ end
 
 -- ---- from rules to matchers ----
 
-local function template(made, key, text, simple)
-   local compiled, problem = match.template(text, simple)
+local function read_pattern(pattern, complain)
+   local read, problem = match.pattern(pattern)
+   if not read then
+      complain("the pattern " .. problem)
+   end
+   return read
+end
+
+local function template(made, key, text, pattern)
+   local compiled, problem = match.template(text, pattern)
    if not compiled then
       fail(made, "%s (%s) %s", key, text, problem)
    end
    return compiled
 end
 
--- One simple pattern of a rule, with its templates.
-local function make_entry(made, said, simple, file)
-   local entry = { said = said, names = simple.names, bound = simple.bound, file = file, into = {}, companions = {} }
+-- What a rule says, with its templates.
+local function read_rule(made, pattern)
+   local said = read_body(made)
+   said.names, said.into, said.companion = pattern.names, {}, {}
    for i, strip in ipairs(said.strips or {}) do
-      check_picks(strip.picks, simple, function(problem) fail(made, "%s", problem) end)
-      entry.into[i] = strip.into and template(made, "into", strip.into, simple) or false
+      check_picks(strip.picks, pattern, function(problem) fail(made, "%s", problem) end)
+      said.into[i] = strip.into and template(made, "into", strip.into, pattern) or false
    end
    for i, companion in ipairs(said.companions) do
-      entry.companions[i] = template(made, "companion", companion, simple)
+      said.companion[i] = template(made, "companion", companion, pattern)
    end
-   entry.alias = said.mode == "alias" and template(made, "alias", said.text, simple) or nil
-   return entry
-end
-
-local function simple_patterns(pattern, complain)
-   local simples, problem = match.pattern(pattern)
-   if not simples then
-      complain(problem)
-   end
-   return simples
+   said.alias = said.mode == "alias" and template(made, "alias", said.text, pattern) or nil
+   return said
 end
 
 -- { "pattern", key = ... } says the same as rule "pattern" { key = ... }; its line is the first that holds the pattern.
@@ -289,6 +290,19 @@ local function plain_rule(file, value)
    return { pattern = value[1], body = body, place = file.at(value[1]) }
 end
 
+local function add_rule(set, file, made)
+   local pattern = read_pattern(made.pattern, function(problem) fail(made, "%s", problem) end)
+   local said = read_rule(made, pattern)
+   said.file = file
+   for _, simple in ipairs(pattern.simples) do
+      set.count = set.count + 1
+      local before = set.rules:add(simple, set.count, { said = said, bound = simple.bound })
+      if before and before.said.file == file then
+         fail(made, "can never match: the rule at %s has the same pattern", before.said.place)
+      end
+   end
+end
+
 local function add_rules(set, file)
    for i = 1, table.maxn(file.result.rules or {}) do
       local made = file.result.rules[i]
@@ -299,14 +313,7 @@ local function add_rules(set, file)
             check.raise("SCRIPT", ('%s: rules[%d] (%s) must be a rule: rule "pattern" { ... }'):format(file.path, i,
                words.shown(file.result.rules[i])))
          end
-         local said = read_body(made)
-         for _, simple in ipairs(simple_patterns(made.pattern, function(problem) fail(made, "the pattern %s", problem) end)) do
-            set.count = set.count + 1
-            local before = set.rules:add(simple, set.count, make_entry(made, said, simple, file))
-            if before and before.file == file then
-               fail(made, "can never match: the rule at %s has the same pattern", before.said.place)
-            end
-         end
+         add_rule(set, file, made)
       end
    end
 end
@@ -315,13 +322,14 @@ local function add_where(set, made)
    local function complain(problem)
       check.raise("SCRIPT", ('%s: where "%s": %s'):format(made.place, made.pattern, problem))
    end
-   local picks = picks_in(made.pins)
-   for _, simple in ipairs(simple_patterns(made.pattern, function(problem) complain("the pattern " .. problem) end)) do
-      check_picks(picks, simple, complain)
+   local picks, pattern = picks_in(made.pins), read_pattern(made.pattern, complain)
+   check_picks(picks, pattern, complain)
+   set.pins = set.pins or match.new()
+   local said = { place = made.place, pattern = made.pattern, names = pattern.names }
+   for _, simple in ipairs(pattern.simples) do
       set.pin_count = set.pin_count + 1
-      set.pins = set.pins or match.new()
-      set.pins:add(simple, set.pin_count, { pins = made.pins, picks = picks, names = simple.names, bound = simple.bound,
-                                            place = made.place, pattern = made.pattern, number = set.pin_count, settled = {} })
+      set.pins:add(simple, set.pin_count, { said = said, bound = simple.bound, pins = made.pins, picks = picks,
+                                            number = set.pin_count, settled = {} })
    end
 end
 
@@ -337,20 +345,28 @@ local function add_pins(set, file)
    end
 end
 
+local function read_rename(file, key, pair)
+   local function complain(problem)
+      check.raise("SCRIPT", ('%s: %s "%s": %s'):format(file.at(pair[1]), key, pair[1], problem))
+   end
+   local matcher, pattern = match.new(), read_pattern(pair[1], complain)
+   local compiled, problem = match.template(pair[2], pattern)
+   if not compiled then
+      complain(("(%s) %s"):format(pair[2], problem))
+   end
+   for number, simple in ipairs(pattern.simples) do
+      matcher:add(simple, number, { compiled = compiled, bound = simple.bound })
+   end
+   return matcher
+end
+
+-- A trainer's name goes from the extending file to the extended one, a live name comes back the other way.
 local function add_renames(set, file)
    for _, pair in ipairs(file.result.rename or {}) do
-      local matcher = match.new()
-      local function complain(problem)
-         check.raise("SCRIPT", ('%s: rename "%s": %s'):format(file.at(pair[1]), pair[1], problem))
-      end
-      for number, simple in ipairs(simple_patterns(pair[1], function(problem) complain("the pattern " .. problem) end)) do
-         local compiled, problem = match.template(pair[2], simple)
-         if not compiled then
-            complain(("(%s) %s"):format(pair[2], problem))
-         end
-         matcher:add(simple, number, compiled)
-      end
-      set.renames[#set.renames + 1] = matcher
+      set.renames[#set.renames + 1] = read_rename(file, "rename", pair)
+   end
+   for i, pair in ipairs(file.result.rename_live or {}) do
+      table.insert(set.live_renames, i, read_rename(file, "rename_live", pair))
    end
    for _, segments in ipairs(file.result.strip or {}) do
       set.strips[#set.strips + 1] = (segments:gsub("^%.", ""):gsub("%.$", ""))
@@ -359,9 +375,10 @@ end
 
 local function add_unsourced(set, file)
    for _, pattern in ipairs(file.result.unsourced or {}) do
-      for _, simple in ipairs(simple_patterns(pattern, function(problem)
-         check.raise("SCRIPT", ('%s: unsourced "%s": the pattern %s'):format(file.at(pattern), pattern, problem))
-      end)) do
+      local read = read_pattern(pattern, function(problem)
+         check.raise("SCRIPT", ('%s: unsourced "%s": %s'):format(file.at(pattern), pattern, problem))
+      end)
+      for _, simple in ipairs(read.simples) do
          set.unsourced = set.unsourced or match.new()
          set.unsourced:add(simple, 1, true)
       end
@@ -373,7 +390,7 @@ end
 -- @param environment of words.environment
 -- @return the set: rules and pins (matchers), renames, strips, unsourced, otherwise, full, require_direct, and the path
 function rule.load(rules, environment)
-   local set = { rules = match.new(), count = 0, pin_count = 0, renames = {}, strips = {} }
+   local set = { rules = match.new(), count = 0, pin_count = 0, renames = {}, live_renames = {}, strips = {} }
    local file, files = nil, 0
    while rules do
       local from = file
@@ -397,18 +414,27 @@ function rule.load(rules, environment)
    return set
 end
 
+local function rename(matchers, name)
+   for _, matcher in ipairs(matchers) do
+      local found = matcher:find(name)
+      if found then
+         name = found.compiled(matcher, name, found.bound)
+      end
+   end
+   return name
+end
+
 --- The name that rules see: wrappers stripped, then each rename tried once, in order.
 function rule.canonical_name(set, name)
    for _, segments in ipairs(set.strips) do
       name = match.strip(name, segments)
    end
-   for _, matcher in ipairs(set.renames) do
-      local compiled = matcher:find(name)
-      if compiled then
-         name = compiled(matcher, name)
-      end
-   end
-   return name
+   return rename(set.renames, name)
+end
+
+--- What this server calls a live tensor that a rule names.
+function rule.live_name(set, name)
+   return rename(set.live_renames, name)
 end
 
 return rule

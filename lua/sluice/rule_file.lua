@@ -14,7 +14,7 @@ local LONGEST = 1048576
 local FAMILIES = "sluice.rules."
 
 local KEYS = {
-   name = "text", extends = "text", strip = "texts", rename = "pairs", unsourced = "texts", pins = "list", rules = "list",
+   name = "text", extends = "text", strip = "texts", rename = "pairs", rename_live = "pairs", unsourced = "texts", pins = "list", rules = "list",
    otherwise = "text", full = "text", require_direct = "boolean",
 }
 local OTHERWISE = { default = true, full = true, error = true }

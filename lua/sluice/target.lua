@@ -23,7 +23,7 @@ end
 local function picked(pick, entry, matcher, said, name)
    local text = entry.bound[pick.capture]
    if not text then
-      local wild = entry.names[pick.capture]
+      local wild = said.names[pick.capture]
       text = name:sub(matcher.from[wild], matcher.to[wild])
    end
    local number = text:find("^%d+$") and #text < 10 and tonumber(text)
@@ -241,8 +241,7 @@ end
 --- The pins that a `where` adds to a name, with the captured numbers filled in.
 -- @return list of pins, and a text that is equal for equal lists
 function target.pins(where, matcher, name)
-   local said = { place = where.place, pattern = where.pattern }
-   local numbers, key = pick_all(where.picks, where, matcher, said, name)
+   local numbers, key = pick_all(where.picks, where, matcher, where.said, name)
    key = where.number .. ":" .. key
    local found = where.settled[key]
    if not found then

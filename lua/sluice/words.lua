@@ -12,6 +12,7 @@ local words = {}
 local OWN = { ["@sluice/words.lua"] = true, ["@sluice/sandbox.lua"] = true, ["@sluice/text_pattern.lua"] = true }
 local MOST_DIM = 7
 local LARGEST = 2 ^ 53
+local MOST_RANKS = 2 ^ 31 - 1
 local MOST_SPREAD = 2 ^ 20
 
 -- What kind of value a table made by a word is. Rule code cannot reach this, and so cannot make such values by hand.
@@ -34,7 +35,7 @@ local function place()
       if not frame then
          break
       elseif frame.currentline > 0 and not OWN[frame.source] then
-         return ("%s:%d"):format(frame.source:gsub("^@", ""), frame.currentline)
+         return frame.source:sub(2) .. ":" .. frame.currentline
       end
    end
    return "a rule file"
@@ -62,7 +63,7 @@ words.shown = shown
 local function integer(value, what, low, high)
    if type(value) ~= "number" or value ~= math.floor(value) or value < low or value > (high or LARGEST) then
       raise("%s (%s) must be an integer%s", what, shown(value),
-         high and (" from %.0f to %.0f"):format(low, high) or (" of at least %.0f"):format(low))
+         high and high < LARGEST and (" from %.0f to %.0f"):format(low, high) or (" of at least %.0f"):format(low))
    end
    return value
 end
@@ -141,7 +142,7 @@ local function shard_word(known_axis)
                raise('shard: split (%s) must be "ceil" or "balanced"', shown(option))
             end
          else
-            integer(option, "shard: " .. key, 1)
+            integer(option, "shard: " .. key, 1, key == "parts" and MOST_RANKS or LARGEST)
          end
          value[key] = option
       end
@@ -246,7 +247,7 @@ local HOST_KEYS = {}
 for key in ([[architecture quantization pipeline_parallel_size tensor_parallel_size num_attention_heads num_key_value_heads
    head_dim hidden_size intermediate_size moe_intermediate_size num_experts vocab_size padded_vocab_size tie_word_embeddings
    num_hidden_layers finalizes_modules weight_block_size
-   pipeline_layers expert_parallel_size moe_tensor_parallel_size]]):gmatch("%S+") do
+   pipeline_layers expert_parallel_size moe_tensor_parallel_size live_experts]]):gmatch("%S+") do
    HOST_KEYS[key] = true
 end
 

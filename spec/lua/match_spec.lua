@@ -5,9 +5,10 @@ local match = require "sluice.match"
 local function build(...)
    local matcher, number = match.new(), 0
    for _, pattern in ipairs({ ... }) do
-      for _, simple in ipairs(assert(match.pattern(pattern))) do
+      local read = assert(match.pattern(pattern))
+      for _, simple in ipairs(read.simples) do
          number = number + 1
-         matcher:add(simple, number, { pattern = pattern, simple = simple })
+         matcher:add(simple, number, { pattern = pattern, read = read, bound = simple.bound })
       end
    end
    return matcher
@@ -16,7 +17,7 @@ end
 local function apply(pattern, template, name)
    local matcher = build(pattern)
    local found = matcher:find(name)
-   return found and assert(match.template(template, found.simple))(matcher, name)
+   return found and assert(match.template(template, found.read))(matcher, name, found.bound)
 end
 
 describe("a pattern", function()
@@ -57,6 +58,7 @@ describe("a pattern", function()
       { "{x", "has a segment '{x' that is no capture: {name} is a whole segment, {name=a|b} lists its values" },
       { "a*", "has a segment 'a*': * and ** are whole segments" }, { "***", "has a segment '***': * and ** are whole segments" },
       { "**.**.**", "has more than 2 of **" }, { "{x=}", "has an empty value in {x=}" }, { "{x=a||b}", "has an empty value in {x=a||b}" },
+      { "{x=a|*}", "has a star in {x=a|*}" },
    }
    for _, case in ipairs(wrong) do
       it(("'%s' is refused"):format(case[1]), function()
@@ -81,7 +83,8 @@ describe("a template", function()
       { "a.{l}.{p=q|k}_proj.w", "b.{l}.{p}.x", "a.7.k_proj.w", "b.7.k.x" },
       { "{a}.{b}", "{b}.{a}.{b}", "x.y", "y.x.y" }, { "**.x.**", "**.**", "a.b.x.c", "a.b.c" }, { "**.x.**", "**.y.**", "x", "y" },
       { "a.**", "**", "a.b.c", "b.c" }, { "a.**", "b.**", "a", "b" }, { "**.a", "**.b", "a", "b" }, { "**", "m.**", "a.b", "m.a.b" },
-      { "a.*.b", "c", "a.x.b", "c" }, { "{p=q|k}", "{p}", "k", "k" }, { "a.{l}", "{l}", "a.5", "5" },
+      { "a.*.b", "c", "a.x.b", "c" }, { "{p=q|k}", "{p}", "k", "k" },
+      { "{a=x|yy}.{l}.{b=z|ww.w}.c", "{b}.{l}.{a}", "yy.5.ww.w.c", "ww.w.5.yy" }, { "a.{l}", "{l}", "a.5", "5" },
    }
    for _, case in ipairs(cases) do
       it(("%s -> %s makes %s of %s"):format(case[1], case[2], case[4], case[3]), function()
@@ -96,7 +99,7 @@ describe("a template", function()
    }
    for _, case in ipairs(wrong) do
       it(("%s -> %s is refused"):format(case[1], case[2]), function()
-         local compiled, problem = match.template(case[2], match.pattern(case[1])[1])
+         local compiled, problem = match.template(case[2], match.pattern(case[1]))
          assert.is_nil(compiled)
          assert.equal(case[3], problem)
       end)

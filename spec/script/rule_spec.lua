@@ -117,6 +117,15 @@ describe("a rule file", function()
       assert.equal("direct [0:8, 0:8] -> 'lang.model.y.w' [:, :] ()", line(got, "model.x.w"))
    end)
 
+   it("renames the live names that rules make, the extended file's first", function()
+      local path = resolving.write('return { rename_live = { { "a.**", "b.**" } }, rules = { rule "w.{l}" { into = "a.{l}" } } }')
+      local got = resolving.resolve({ params = { "w.1", "v" }, live = { "c.1", { name = "u", attributes = { loader = "replicated" } } },
+         text = ('return { extends = "%s", rename_live = { { "b.**", "c.**" }, { "v", "u" } }, otherwise = "default" }'):format(path) })
+      os.remove(path)
+      assert.equal("direct [0:8, 0:8] -> 'c.1' [:, :] ()", line(got, "w.1"))
+      assert.equal("direct [0:8, 0:8] -> 'u' [:, :] ()", line(got, "v"))
+   end)
+
    it("pins by name, outside what a rule says", function()
       local got = resolving.resolve({
          axes = { { "pp", 2 }, { "tp", 2 } }, params = { "l.0.w", "l.3.w", "head.w" }, live = {},
@@ -331,6 +340,7 @@ describe("a mistake is told with its place:", function()
       { '{ layout = shard("tp") }', "shard: dim (nil) must be an integer from 0 to 7" },
       { '{ layout = shard("tp", 0, 4) }', "shard: options (4) must be a table" },
       { '{ layout = shard("tp", 0, { prts = 4 }) }', "shard: unknown option 'prts' (did you mean parts?)" },
+      { '{ layout = shard("tp", 0, { parts = 2 ^ 31 }) }', "shard: parts (2147483648) must be an integer from 1 to 2147483647" },
       { '{ layout = shard("tp", 0, { split = "even" }) }', 'shard: split ("even") must be "ceil" or "balanced"' },
       { '{ layout = shard("tp", 0, { chunk = 0 }) }', "shard: chunk (0) must be an integer of at least 1" },
       { '{ layout = shard("tp", 0, { chunk = 4, split = "ceil" }) }', "shard: chunk and split say the same thing; one of them must go" },
@@ -385,6 +395,7 @@ describe("a mistake is told with its place:", function()
       { 'return {\n rename = { "a" } }', 'FILE:2: rename[1] ("a") must be a pair {"from", "to"}' },
       { 'return {\n rename = {\n {"a.{x}", "{y}"} } }', 'FILE:3: rename "a.{x}": ({y}) uses {y}, which the pattern does not capture' },
       { 'return {\n rename = {\n {"a..b", "c"} } }', 'FILE:3: rename "a..b": the pattern has an empty segment' },
+      { 'return {\n rename_live = {\n {"a..b", "c"} } }', 'FILE:3: rename_live "a..b": the pattern has an empty segment' },
       { 'return { pins = { pin("pp", 0) } }', 'FILE: pins[1] (a pin) must be made by where "pattern" (pin(...))' },
       { 'return { pins = {\n where "a" (5) } }', 'FILE:2: where "a" (5) must be followed by pins' },
       { 'return { pins = {\n where "a..b" (pin("pp", 0)) } }', 'FILE:2: where "a..b": the pattern has an empty segment' },

@@ -146,7 +146,11 @@ static void make_memory(racer *r)
         int64_t bytes = elements(t, &box) * t->element;
         sluice_error error = SLUICE_ERROR_INIT;
         if (worker) {
-            r->live.item[i] = (slc_live){ .name = "live", .dtype = slc_dtype_find("uint8"), .ndim = 1, .shape = { bytes }, .stride = { 1 },
+            r->live.item[i] = (slc_live){ .name = "live",
+                                          .dtype = slc_dtype_find("uint8"),
+                                          .ndim = 1,
+                                          .shape = { bytes },
+                                          .stride = { 1 },
                                           .data = touched((size_t)bytes) };
         } else if (r->course->where == IN_REGION) {
             check(slc_region_create((size_t)bytes, &r->region[r->nregions], &error), &error);
@@ -188,7 +192,8 @@ static void make_vectors(racer *r)
             for (int64_t k = 0; k < count; k++) {
                 size_t bytes = (size_t)(packed ? copy->bytes : copy->run);
                 append(&r->local[copy->peer], &r->nlocal[copy->peer], packed ? r->live.item[i].data : to, bytes);
-                append(&r->remote[copy->peer], &r->nremote[copy->peer], packed ? (void *)(uintptr_t)r->all->source[copy->peer][i] : from, bytes);
+                append(&r->remote[copy->peer], &r->nremote[copy->peer],
+                       packed ? (void *)(uintptr_t)r->all->source[copy->peer][i] : from, bytes);
                 if (count > 1)
                     to += copy->dim[0].destination, from += copy->dim[0].source;
             }
@@ -196,7 +201,8 @@ static void make_vectors(racer *r)
 }
 
 /* One bare call; both lists advance by what it moved. */
-static void read_once(pid_t pid, struct iovec *local, size_t *at, size_t nlocal, struct iovec *remote, size_t *from, size_t nremote)
+static void read_once(pid_t pid, struct iovec *local, size_t *at, size_t nlocal, struct iovec *remote, size_t *from,
+                      size_t nremote)
 {
     size_t most = nremote - *from < VECTORS ? nremote - *from : VECTORS, wanted = 0, given = 0, count = 0;
     for (size_t i = 0; i < most; i++)
@@ -272,9 +278,15 @@ static void connect_all(racer *r)
 {
     const slc_transport_ops *ops = &slc_host_transport;
     sluice_error error = SLUICE_ERROR_INIT;
-    slc_transport_config config = { .rank = r->rank, .trainers = TRAINERS, .workers = WORKERS, .program = &r->program,
-                                    .live = r->rank < TRAINERS ? NULL : &r->live, .source = r->source, .region = r->region,
-                                    .nregions = r->nregions, .road = r->course->road };
+    slc_transport_config config = { .rank = r->rank,
+                                    .trainers = TRAINERS,
+                                    .workers = WORKERS,
+                                    .program = &r->program,
+                                    .live = r->rank < TRAINERS ? NULL : &r->live,
+                                    .source = r->source,
+                                    .region = r->region,
+                                    .nregions = r->nregions,
+                                    .road = r->course->road };
     slc_buffer card = { 0 };
     check(ops->open(&config, &r->transport, &error), &error);
     check(ops->card(r->transport, &card, &error), &error);
@@ -390,9 +402,12 @@ static bool run_course(const course *c, int64_t bytes, int samples, bool first)
     if (good) {
         slc_program program = make_program(&s, TRAINERS);
         double moved = (double)program.bytes * WORKERS;
-        printf("%s\n  \"%s\": {\"road\": \"%s\", \"bytes\": %.0f, \"samples\": %d, ", first ? "" : ",", c->name, all->road, moved, samples);
+        printf("%s\n  \"%s\": {\"road\": \"%s\", \"bytes\": %.0f, \"samples\": %d, ", first ? "" : ",", c->name, all->road, moved,
+               samples);
         print_rates("gb_per_s", all->sample[OURS], samples, moved);
-        printf(", \"limit\": \"%s\", ", c->limit == COPY ? "memcpy" : c->limit == READ_SAME ? "process_vm_readv" : "process_vm_readv, packed");
+        printf(", \"limit\": \"%s\", ", c->limit == COPY        ? "memcpy"
+                                        : c->limit == READ_SAME ? "process_vm_readv"
+                                                                : "process_vm_readv, packed");
         print_rates("limit_gb_per_s", all->sample[LIMIT], samples, moved);
         double ratio[MOST_SAMPLES]; /* of neighbours in time, so that a machine that is busy with other things moves both */
         for (int i = 0; i < samples; i++)

@@ -9,10 +9,10 @@
  * object is printed; the exit status is 0 when every rank ended well.
  *
  * Options of check: seed=N (of the scene "random"), batches=N, cycles=N (lives from open to close), timeout=SECONDS,
- * kill=RANK at=BATCH (SIGKILL between the batch's first round and its bytes), move_sources (new addresses for every
- * batch), forbid (no rank may read another's memory), read_only (the first live tensor), lose_source (of rank 0, after
- * connect), stop (instead of killing: SIGSTOP), strangers (others come to the trainers' sockets), fail=N of=RANK (that rank's
- * N-th allocation from open on).
+ * kill=RANK at=BATCH (SIGKILL between the batch's first round and its bytes), stop (then SIGSTOP instead), silent (the
+ * parent does not tell of a rank that is lost), move_sources (new addresses for every batch), forbid (no rank may read
+ * another's memory), read_only (the first live tensor), lose_source (of rank 0, after connect), strangers (others come to
+ * the trainers' sockets), fail=N of=RANK (that rank's N-th allocation from open on).
  */
 #include "base/error.h"
 #include "base/memory.h"
@@ -40,7 +40,7 @@ typedef struct options {
     uint64_t seed;
     int kill_rank, kill_batch;
     int failing_rank, failing_allocation;
-    bool move_sources, forbid, one_in_read_only, lose_source, stop, strangers;
+    bool move_sources, forbid, one_in_read_only, lose_source, stop, strangers, silent;
     double timeout;
 } options;
 
@@ -149,7 +149,8 @@ static void write_sources(rank *r, int batch)
         int64_t stride[MAX_DIMS], bytes = elements(t, &box) * t->element;
         row_major(t, &box, stride);
         if (batch > 0 && r->options->move_sources && t->where == IN_HEAP && bytes > 0) {
-            void *moved = need(malloc((size_t)bytes + 64)); /* the old one stays allocated until the new one is, so it lies elsewhere */
+            void *moved =
+                need(malloc((size_t)bytes + 64)); /* the old one stays allocated until the new one is, so it lies elsewhere */
             free((void *)(uintptr_t)r->source[i]);
             r->source[i] = moved;
         }
@@ -218,9 +219,16 @@ static void check_staged(rank *r, size_t param, int batch)
 static sluice_status open_rank(rank *r, sluice_error *error)
 {
     const scene *s = r->scene;
-    slc_transport_config config = { .rank = r->number, .trainers = s->trainers, .workers = s->workers, .plan = r->plan, .program = &r->program,
-                                    .live = is_worker(r) ? &r->live : NULL, .source = r->source, .region = r->region,
-                                    .nregions = r->nregions, .road = r->road };
+    slc_transport_config config = { .rank = r->number,
+                                    .trainers = s->trainers,
+                                    .workers = s->workers,
+                                    .plan = r->plan,
+                                    .program = &r->program,
+                                    .live = is_worker(r) ? &r->live : NULL,
+                                    .source = r->source,
+                                    .region = r->region,
+                                    .nregions = r->nregions,
+                                    .road = r->road };
     return slc_host_transport.open(&config, &r->transport, error);
 }
 
@@ -257,10 +265,10 @@ static sluice_status meet(rank *r, sluice_error *error)
 static sluice_status run_batch(rank *r, int batch, sluice_error *error)
 {
     const slc_transport_ops *ops = &slc_host_transport;
-    slc_deadline deadline = slc_deadline_in(r->options->timeout);
     slc_watch watch = { watch_parent, r };
     if (!is_worker(r))
         write_sources(r, batch);
+    slc_deadline deadline = slc_deadline_in(r->options->timeout);
     sluice_status status = ops->begin(r->transport, deadline, watch, error);
     if (status == SLUICE_OK)
         status = hold_round(r, error);
@@ -407,7 +415,8 @@ static void intrude(const message *card)
     for (size_t bytes = 0; read.socket[0] != '\0' && bytes < 200; bytes += 40) {
         static const char nonsense[200] = { 1, 0, 0, 0, 1 };
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); /* kept: gone with this process */
-        if (connect(fd, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(read.socket))) != 0)
+        if (connect(fd, (struct sockaddr *)&address,
+                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(read.socket))) != 0)
             die("connect");
         if (bytes > 0 && send(fd, nonsense, bytes, MSG_NOSIGNAL) < 0)
             die("send");
@@ -429,14 +438,14 @@ static void release(child *c, int n, const options *o)
     }
 }
 
-static void listen_to(child *c, int n, int i)
+static void listen_to(child *c, int n, int i, const options *o)
 {
     ssize_t got = recv(c[i].fd, &c[i].last, sizeof c[i].last, 0);
     if (got < 0 && errno == ECONNRESET)
         return; /* it left without reading everything; its last words come with the next call */
     if (got <= 0) {
         c[i].gone = true;
-        if (c[i].status == SLUICE_OK && c[i].last.length == 0) {
+        if (c[i].status == SLUICE_OK && c[i].last.length == 0 && !o->silent) {
             char text[64];
             snprintf(text, sizeof text, "rank %d was lost", i);
             abort_all(c, n, i, text);
@@ -473,7 +482,7 @@ static int mind(child *c, int n, const options *o)
             die("poll");
         for (int i = 0; i < n; i++)
             if (p[i].revents != 0)
-                listen_to(c, n, i);
+                listen_to(c, n, i, o);
     }
     int bad = 0;
     for (int i = 0; i < n; i++) {
@@ -519,7 +528,8 @@ static int check(const char *name, const char *road, const options *o)
         c[i].fd = pair[0];
     }
     int bad = mind(c, n, o);
-    printf("{\"ok\": %s, \"trainers\": %d, \"workers\": %d, \"ranks\": [", bad == 0 ? "true" : "false", (int)s.trainers, (int)s.workers);
+    printf("{\"ok\": %s, \"trainers\": %d, \"workers\": %d, \"ranks\": [", bad == 0 ? "true" : "false", (int)s.trainers,
+           (int)s.workers);
     for (int i = 0; i < n; i++) {
         printf("%s{\"status\": ", i == 0 ? "" : ", ");
         print_text(sluice_status_text(c[i].status));
@@ -558,6 +568,7 @@ int main(int argc, char **argv)
         o.timeout = number_of(argv[i], "timeout", o.timeout);
         o.move_sources = o.move_sources || strcmp(argv[i], "move_sources") == 0;
         o.stop = o.stop || strcmp(argv[i], "stop") == 0;
+        o.silent = o.silent || strcmp(argv[i], "silent") == 0;
         o.strangers = o.strangers || strcmp(argv[i], "strangers") == 0;
         o.forbid = o.forbid || strcmp(argv[i], "forbid") == 0;
         o.one_in_read_only = o.one_in_read_only || strcmp(argv[i], "read_only") == 0;

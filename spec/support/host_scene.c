@@ -238,7 +238,9 @@ static void make_fill(const scene *s, size_t param, int32_t worker, slc_arena *a
     int last = t->order[t->ndim - 1];
     slc_fill *fill = need(slc_arena_take(arena, 1, sizeof *fill));
     slc_stride *dim = need(slc_arena_take(arena, SLC_MAX_DIMS, sizeof *dim));
-    *fill = (slc_fill){ .buffer = (uint32_t)param, .destination = (r.high[last] - r.low[last]) * t->element, .run = t->pad * t->element,
+    *fill = (slc_fill){ .buffer = (uint32_t)param,
+                        .destination = (r.high[last] - r.low[last]) * t->element,
+                        .run = t->pad * t->element,
                         .dim = dim };
     fill->bytes = fill->run;
     for (int i = 0; i + 1 < t->ndim; i++) {
@@ -262,7 +264,9 @@ slc_plan *make_plan(const scene *s)
     for (size_t i = 0; i < s->count; i++) {
         char name[32];
         snprintf(name, sizeof name, "t%zu", i);
-        slc_param param = { .name = name, .dtype = slc_dtype_find("uint8"), .ndim = 1, .shape = { 1 }, .source = layout, .allow_full = true };
+        slc_param param = {
+            .name = name, .dtype = slc_dtype_find("uint8"), .ndim = 1, .shape = { 1 }, .source = layout, .allow_full = true
+        };
         if (slc_plan_add(plan, &param, &error) != SLUICE_OK)
             die(error.text);
     }
@@ -313,7 +317,8 @@ static void value_of(const scene *s, size_t param, int batch, const int64_t *ind
     memcpy(bytes, &value, (size_t)t->element);
 }
 
-int64_t each_element(const scene *s, size_t param, int batch, const rect *r, const int64_t *stride, unsigned char *base, bool compare)
+int64_t each_element(const scene *s, size_t param, int batch, const rect *r, const int64_t *stride, unsigned char *base,
+                     bool compare)
 {
     const tensor *t = &s->tensor[param];
     int64_t index[MAX_DIMS], wrong = 0;

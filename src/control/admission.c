@@ -11,6 +11,7 @@
 #include "control/group.h"
 #include "control/listener.h"
 #include "control/secure.h"
+#include "control/socket.h"
 #include "control/word.h"
 
 #include <errno.h>
@@ -230,6 +231,7 @@ static void accept_some(admission *at, int listener)
                 continue;
             return; /* nobody more, or somebody who went again */
         }
+        slc_socket_let_rebind(fd);
         slc_channel *channel;
         slc_visitor *stranger;
         if (slc_channel_open(fd, JOIN_LONGEST, &channel, NULL) != SLUICE_OK)

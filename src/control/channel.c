@@ -92,14 +92,14 @@ void slc_frame_clear(slc_frame *frame)
 /* ---- open and close ---- */
 
 /*
- * Small frames go at once; a connection that ends keeps its port from nobody; and before beats begin, the kernel finds out
- * that the other machine is gone, after 30 s without an answer. Refused by sockets that are not TCP, which need none of it.
+ * Small frames go at once; and before beats begin, the kernel finds out that the other machine is gone, after 30 s without
+ * an answer. Refused by sockets that are not TCP, which need none of it.
  */
 static void set_options(int fd)
 {
     static const struct {
         int level, name, value;
-    } option[] = { { IPPROTO_TCP, TCP_NODELAY, 1 }, { SOL_SOCKET, SO_REUSEADDR, 1 }, { SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, 10 }, { IPPROTO_TCP, TCP_KEEPINTVL, 5 },
+    } option[] = { { IPPROTO_TCP, TCP_NODELAY, 1 }, { SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, 10 }, { IPPROTO_TCP, TCP_KEEPINTVL, 5 },
                    { IPPROTO_TCP, TCP_KEEPCNT, 4 }, { IPPROTO_TCP, TCP_USER_TIMEOUT, 30000 } };
     for (size_t i = 0; i < sizeof option / sizeof option[0]; i++)
         setsockopt(fd, option[i].level, option[i].name, &option[i].value, sizeof option[i].value);

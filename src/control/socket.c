@@ -72,6 +72,11 @@ sluice_status slc_socket_listen(const slc_endpoint *endpoint, int *fd, int *code
     return slc_fail_errno(error, *code, STAGE, "rank 0 cannot listen on %s", text);
 }
 
+void slc_socket_let_rebind(int fd)
+{
+    (void)option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+}
+
 sluice_status slc_socket_adopt(int fd, sluice_error *error)
 {
     int listening = 0;
@@ -84,7 +89,7 @@ sluice_status slc_socket_adopt(int fd, sluice_error *error)
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return slc_fail_errno(error, errno, STAGE, "listen_fd (%d)", fd);
-    option(fd, SOL_SOCKET, SO_REUSEADDR, 1); /* its connections must not keep the port from the next init of this process */
+    slc_socket_let_rebind(fd);
     listen(fd, SOMAXCONN); /* a whole world may knock at once; where it stays as it was, they knock again */
     return SLUICE_OK;
 }

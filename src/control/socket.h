@@ -14,6 +14,12 @@ slc_endpoint slc_socket_there(int fd);
  */
 sluice_status slc_socket_listen(const slc_endpoint *endpoint, int *fd, int *code, sluice_error *error);
 
+/*
+ * Lets a later socket bind this one's port while this one lingers closed. A connection takes that over from its listening
+ * socket, but those that came before a caller's socket was adopted have not: set it on each accepted one, too.
+ */
+void slc_socket_let_rebind(int fd);
+
 /* Makes a caller's socket ready to be listened on; INVALID unless it is a listening stream socket of IPv4 or IPv6. */
 sluice_status slc_socket_adopt(int fd, sluice_error *error);
 

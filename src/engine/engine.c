@@ -168,6 +168,7 @@ void sluice_engine_destroy(sluice_engine *engine)
     for (size_t i = 0; i < engine->nregions; i++)
         slc_region_destroy(&engine->region[i]);
     slc_release(engine->region);
+    slc_release(engine->slab);
     slc_close_listener(engine);
     slc_key_destroy(engine->key);
     slc_release((void *)engine->options.rules);

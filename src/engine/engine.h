@@ -36,6 +36,11 @@ typedef struct slc_source {
     size_t bytes;
 } slc_source;
 
+/* What is given out of a region of sluice_memory_alloc. */
+typedef struct slc_slab {
+    size_t used, blocks;
+} slc_slab;
+
 /* Everything that one init makes and one shutdown releases. */
 typedef struct slc_session {
     slc_init_info info;
@@ -78,6 +83,7 @@ struct sluice_engine {
     slc_source *source; /* by position in source_names */
     size_t source_capacity;
     slc_region *region;
+    slc_slab *slab; /* beside each region */
     size_t nregions, region_capacity;
 
     slc_session *session; /* NULL in state NEW */
@@ -105,6 +111,7 @@ typedef struct slc_list {
     size_t extra_length;
 } slc_list;
 
+/* Such an agreement: `digest` is over all of the lines, which are compared one by one only where it differs. */
 sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluice_error *mine, const char *digest, const slc_list *list,
                                 slc_buffer *answer, slc_deadline deadline, sluice_error *error);
 

@@ -1,9 +1,59 @@
-/* memory.c: memory of this process that peers on the same machine can map. The engine owns the regions until they are freed. */
+/*
+ * memory.c: memory of this process that peers on the same machine can map. Blocks share slabs, so that a host may ask once
+ * for each of a hundred thousand tensors: descriptors and mappings, here and on every peer, grow with the slabs only.
+ * The engine owns the slabs until their last block is freed.
+ */
 #include "engine/engine.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static const char STAGE[] = "memory";
+static const size_t SLAB_BYTES = (size_t)64 << 20;
+
+static bool round_to_pages(size_t bytes, size_t *rounded)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes > SIZE_MAX - page)
+        return false;
+    *rounded = (bytes + page - 1) / page * page;
+    return true;
+}
+
+/* Room for one more slab, in both lists. */
+static sluice_status make_room(sluice_engine *engine, sluice_error *error)
+{
+    if (engine->nregions < engine->region_capacity)
+        return SLUICE_OK;
+    size_t capacity = engine->region_capacity == 0 ? 8 : engine->region_capacity * 2;
+    slc_region *region = slc_reallocate(engine->region, capacity * sizeof *region);
+    if (region == NULL)
+        return slc_fail_memory(error, STAGE, "the list of regions", capacity * sizeof *region);
+    engine->region = region;
+    slc_slab *slab = slc_reallocate(engine->slab, capacity * sizeof *slab);
+    if (slab == NULL)
+        return slc_fail_memory(error, STAGE, "the list of slabs", capacity * sizeof *slab);
+    engine->slab = slab;
+    engine->region_capacity = capacity;
+    return SLUICE_OK;
+}
+
+/* The slab made last, when it still takes `bytes`; else a new one. Earlier ones are full or nearly so. */
+static sluice_status find_slab(sluice_engine *engine, size_t bytes, size_t *found, sluice_error *error)
+{
+    size_t last = engine->nregions - 1;
+    *found = last;
+    if (engine->nregions > 0 && engine->region[last].bytes - engine->slab[last].used >= bytes)
+        return SLUICE_OK;
+    sluice_status status = make_room(engine, error);
+    if (status == SLUICE_OK)
+        status = slc_region_create(bytes > SLAB_BYTES ? bytes : SLAB_BYTES, &engine->region[engine->nregions], error);
+    if (status != SLUICE_OK)
+        return status;
+    *found = engine->nregions++;
+    engine->slab[*found] = (slc_slab){ 0 };
+    return SLUICE_OK;
+}
 
 sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **data, sluice_error *error)
 {
@@ -11,36 +61,34 @@ sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **da
     if (engine->state != SLUICE_STATE_NEW)
         return slc_fail(error, SLUICE_STATE, STAGE, "memory_alloc is allowed before init and after shutdown; the engine is %s",
                         sluice_state_text(engine->state));
-    if (bytes == 0)
-        return slc_fail(error, SLUICE_INVALID, STAGE, "bytes (0) must be at least 1");
-    if (engine->nregions == engine->region_capacity) {
-        size_t capacity = engine->region_capacity == 0 ? 8 : engine->region_capacity * 2;
-        slc_region *grown = slc_reallocate(engine->region, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, STAGE, "the list of regions", capacity * sizeof *grown);
-        engine->region = grown;
-        engine->region_capacity = capacity;
-    }
-    slc_region *region = &engine->region[engine->nregions];
-    sluice_status status = slc_region_create(bytes, region, error);
+    size_t rounded, slab;
+    if (bytes == 0 || !round_to_pages(bytes, &rounded))
+        return slc_fail(error, SLUICE_INVALID, STAGE, "bytes (%zu) must be at least 1 and fit memory", bytes);
+    sluice_status status = find_slab(engine, rounded, &slab, error);
     if (status != SLUICE_OK)
         return status;
-    engine->nregions++;
-    *data = region->data;
+    *data = (unsigned char *)engine->region[slab].data + engine->slab[slab].used;
+    engine->slab[slab].used += rounded;
+    engine->slab[slab].blocks++;
     return SLUICE_OK;
 }
 
 void sluice_memory_free(sluice_engine *engine, void *data)
 {
+    if (data != NULL && engine->session != NULL) {
+        slc_say(&engine->log, SLUICE_LOG_WARN, "memory: memory_free before shutdown is ignored; peers may still read the block");
+        return;
+    }
     for (size_t i = 0; data != NULL && i < engine->nregions; i++) {
-        if (engine->region[i].data != data)
+        uintptr_t start = (uintptr_t)engine->region[i].data, at = (uintptr_t)data;
+        if (at < start || at >= start + engine->region[i].bytes)
             continue;
-        if (engine->session != NULL) {
-            slc_say(&engine->log, SLUICE_LOG_WARN, "memory: memory_free before shutdown is ignored; peers may still read the region");
+        if (--engine->slab[i].blocks > 0)
             return;
-        }
         slc_region_destroy(&engine->region[i]);
-        engine->region[i] = engine->region[--engine->nregions];
+        engine->nregions--;
+        engine->region[i] = engine->region[engine->nregions];
+        engine->slab[i] = engine->slab[engine->nregions];
         return;
     }
 }

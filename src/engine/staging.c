@@ -56,8 +56,11 @@ sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t 
     made->slot = slc_allocate_zeroed(slots, sizeof *made->slot);
     made->nslots = made->slot == NULL ? 0 : slots;
     bool good = made->slot != NULL;
-    for (uint32_t i = 0; good && i < slots; i++)
+    for (uint32_t i = 0; good && i < slots; i++) {
         good = (made->slot[i].memory = slc_allocate((size_t)slot_bytes)) != NULL;
+        if (good) /* now, not in the first update: memory that is only promised costs its time when it is touched */
+            memset(made->slot[i].memory, 0, (size_t)slot_bytes);
+    }
     if (!good) {
         slc_staging_destroy(made);
         return slc_fail(error, SLUICE_NO_MEMORY, "runtime", "out of memory for %u staging slots of %lld bytes", slots, (long long)slot_bytes);

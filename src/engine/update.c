@@ -15,7 +15,7 @@ static sluice_status check_watch(void *context, sluice_error *error)
 {
     sluice_engine *engine = context;
     if (slc_flag_raised(&engine->cancelled))
-        return slc_fail(error, SLUICE_CANCELLED, "update", "cancelled");
+        return slc_fail(error, SLUICE_CANCELLED, engine->state == SLUICE_STATE_NEW ? "init" : "update", "cancelled");
     return slc_group_check(engine->session->group, error);
 }
 

@@ -66,11 +66,11 @@ struct slc_script {
 int slc_lua_open_core(lua_State *L);
 /* core.guard: see call.c. */
 int slc_lua_guard(lua_State *L);
+struct slc_layout;
 /*
  * Reads a layout's placements from a list of lists of five numbers: axis, dim or -1 for a pin, parts (or the pin's
  * coordinate), split, chunk. Raises when there are too many; whether they fit mesh and tensor is not checked here.
  */
-struct slc_layout;
 int slc_lua_read_placements(lua_State *L, int index, struct slc_layout *layout);
 
 #endif

@@ -269,7 +269,7 @@ sluice_status slc_init_info_read(slc_script *script, const char *json, size_t le
 static void take_sealed(lua_State *L, int count, void *context)
 {
     builder *b = context;
-    size_t length;
+    size_t length = 0;
     const char *text = count < 1 ? NULL : lua_tolstring(L, 1, &length);
     if (text == NULL)
         luaL_error(L, "no sealed text");

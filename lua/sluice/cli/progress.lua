@@ -7,6 +7,7 @@ local progress = {}
 progress.__index = progress
 
 local BAR = 30
+local SETTLED_S = 0.2 -- before that, a rate says nothing
 local STDERR = 2
 
 --- A display. `quiet` shows nothing but warnings.
@@ -45,15 +46,15 @@ function progress:status(text, ...)
    self.shown = true
 end
 
---- The bar of an update under way.
+--- The bar of an update under way, with the rate since it began.
 function progress:bar(title, done, total, seconds)
    if self.quiet or not self.terminal then
       return
    end
    local part = total > 0 and math.min(1, done / total) or 0
    local full = math.floor(part * BAR)
-   self:status("%s [%s%s] %s of %s, %.2f GB/s", title, ("#"):rep(full), (" "):rep(BAR - full), units.bytes(done), units.bytes(total),
-      units.rate(done, seconds))
+   local rate = seconds < SETTLED_S and "" or (", %.2f GB/s"):format(units.rate(done, seconds))
+   self:status("%s [%s%s] %s of %s%s", title, ("#"):rep(full), (" "):rep(BAR - full), units.bytes(done), units.bytes(total), rate)
 end
 
 --- Leaves an empty line.

@@ -53,14 +53,15 @@ end
 function take.filled(self, _, event)
    local update = of_update(self, event.update)
    update.fill_s = math.max(update.fill_s, event.seconds)
+   update.began = self.now() -- the last rank's counts: from then on bytes move
 end
 
 function take.progress(self, rank, event)
    local update = of_update(self, event.update)
    update.bytes = update.bytes - (update.done[rank] or 0) + event.done
    update.done[rank] = event.done
-   update.started = update.started or self.now()
-   self.show:bar(title(self, update), update.bytes, self.expected, self.now() - update.started)
+   update.began = update.began or self.now()
+   self.show:bar(title(self, update), update.bytes, self.expected, self.now() - update.began)
 end
 
 function take.updated(self, rank, event)

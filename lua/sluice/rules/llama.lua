@@ -17,8 +17,9 @@ local vocab = required "vocab_size"
 local padded = host.padded_vocab_size or round_up(vocab, 64)
 local vocabulary = shard("tp", 0, { chunk = divide(padded, tp) })
 
--- A served pipeline: blocks of layers, the embedding on the first stage, the final norm and the head on the last.
-local stages = axes.pp
+-- A served pipeline: blocks of layers, the embedding on the first stage, the final norm and the head on the last. A tied head
+-- is the embedding, which the last stage then holds, too: of two stages that is every one, of more it is no set that a pin says.
+local tied, stages = host.tie_word_embeddings, axes.pp
 local layers = stages > 1 and spread(host.pipeline_layers or required "num_hidden_layers", stages).owner
 
 return {
@@ -27,7 +28,7 @@ return {
    full = host.quantization and "the host is quantized (" .. host.quantization .. ")",
    pins = layers and {
       where "model.layers.{l}.**" (pin("pp", pick("l", layers))),
-      where "model.embed_tokens.**" (pin("pp", 0)),
+      not tied and where "model.embed_tokens.**" (pin("pp", 0)),
       where "{m=model.norm|lm_head}.**" (pin("pp", stages - 1)),
    },
    rules = {
@@ -47,8 +48,9 @@ return {
 
       rule "model.layers.{l}.{n=input_layernorm|post_attention_layernorm}.weight" { layout = replicate },
       rule "model.norm.weight" { layout = replicate },
-      rule "model.embed_tokens.weight" { layout = vocabulary, pad = "zero", shape = { vocab, "*" } },
-      host.tie_word_embeddings and rule "lm_head.weight" { alias = "model.embed_tokens.weight" }
+      tied and stages > 2 and rule "model.embed_tokens.weight" { full = "tied, it lives on the first and the last stage" }
+         or rule "model.embed_tokens.weight" { layout = vocabulary, pad = "zero", shape = { vocab, "*" } },
+      tied and rule "lm_head.weight" { alias = "model.embed_tokens.weight" }
          or rule "lm_head.weight" { layout = vocabulary, pad = "zero", shape = { vocab, "*" } },
       rule "**.{b=inv_freq|cos_cached|sin_cached}" { skip = "computed by the host" },
    },

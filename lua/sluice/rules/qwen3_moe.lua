@@ -19,24 +19,27 @@ local packed_row = ep > 1 and packed or { packed, shard("tp", 2) }
 
 local im = host.moe_intermediate_size
 
+-- Newer hosts keep the stacks one level deeper, in experts.routed_experts.
+local stacks = "model.layers.{l}.mlp." .. (host.live_experts or "experts")
+
 return {
    name = "qwen3_moe",
    extends = "qwen3",
    rules = {
       rule "model.layers.{l}.mlp.gate.weight" { layout = replicate },
       rule "model.layers.{l}.mlp.experts.{e}.gate_proj.weight" {
-         into = "model.layers.{l}.mlp.experts.w13_weight", at = { slab, span(1, 0, gate) }, layout = expert_column },
+         into = stacks .. ".w13_weight", at = { slab, span(1, 0, gate) }, layout = expert_column },
       rule "model.layers.{l}.mlp.experts.{e}.up_proj.weight" {
-         into = "model.layers.{l}.mlp.experts.w13_weight", at = { slab, span(1, gate, gate) }, layout = expert_column },
+         into = stacks .. ".w13_weight", at = { slab, span(1, gate, gate) }, layout = expert_column },
       rule "model.layers.{l}.mlp.experts.{e}.down_proj.weight" {
-         into = "model.layers.{l}.mlp.experts.w2_weight", at = slab, layout = expert_row },
+         into = stacks .. ".w2_weight", at = slab, layout = expert_row },
 
       rule "model.layers.{l}.mlp.experts.gate_up_proj" {
-         into = "model.layers.{l}.mlp.experts.w13_weight", layout = packed_column,
+         into = stacks .. ".w13_weight", layout = packed_column,
          { from = span(1, 0, im), at = span(1, 0, gate) },
          { from = span(1, im, im), at = span(1, gate, gate) },
       },
       rule "model.layers.{l}.mlp.experts.down_proj" {
-         into = "model.layers.{l}.mlp.experts.w2_weight", layout = packed_row },
+         into = stacks .. ".w2_weight", layout = packed_row },
    },
 }

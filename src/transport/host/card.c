@@ -77,8 +77,8 @@ sluice_status slc_host_card_make(slc_host_card *card, sluice_error *error)
     card->pid = (int32_t)getpid();
     card->started = slc_process_started(card->pid);
     if (card->started == 0)
-        return slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "the host transport needs /proc (own start time not found in /proc/%d/stat)",
-                        (int)card->pid);
+        return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
+                        "the host transport needs /proc (own start time not found in /proc/%d/stat)", (int)card->pid);
     if (!random_bytes(card->mark, sizeof card->mark) || !random_bytes(card->token, sizeof card->token))
         return slc_fail_errno(error, errno, STAGE, "host transport: getrandom");
     return SLUICE_OK;
@@ -118,14 +118,15 @@ static void read_exactly(slc_reader *reader, void *to, size_t length)
         memcpy(to, bytes, length);
 }
 
-sluice_status slc_host_card_read(const unsigned char *bytes, size_t length, int32_t rank, slc_host_card *card, sluice_error *error)
+sluice_status slc_host_card_read(const unsigned char *bytes, size_t length, int32_t rank, slc_host_card *card,
+                                 sluice_error *error)
 {
     *card = (slc_host_card){ 0 };
     slc_reader reader = { .data = bytes, .length = length };
     uint32_t version = slc_read_u32(&reader);
     if (!reader.failed && version != CARD_VERSION)
-        return slc_fail(error, SLUICE_DISAGREE, STAGE, "card of rank %" PRId32 ": version (%" PRIu32 ") must be %" PRIu32, rank, version,
-                        CARD_VERSION);
+        return slc_fail(error, SLUICE_DISAGREE, STAGE, "card of rank %" PRId32 ": version (%" PRIu32 ") must be %" PRIu32, rank,
+                        version, CARD_VERSION);
     read_text(&reader, card->machine, sizeof card->machine);
     read_text(&reader, card->processes, sizeof card->processes);
     read_text(&reader, card->network, sizeof card->network);
@@ -144,16 +145,21 @@ sluice_status slc_host_card_check(const slc_host_card *mine, const slc_host_card
 {
     if (strcmp(mine->machine, peer->machine) != 0)
         return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
-                        "rank %" PRId32 " is not on this machine (its boot id is %s, here %s): the host transport moves bytes within one",
+                        "rank %" PRId32
+                        " is not on this machine (its boot id is %s, here %s): the host transport moves bytes within one",
                         rank, peer->machine, mine->machine);
     if (strcmp(mine->processes, peer->processes) != 0)
         return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
-                        "rank %" PRId32 " is on this machine but in another pid namespace (%s, here %s): the host transport needs one "
-                        "for all ranks", rank, peer->processes, mine->processes);
+                        "rank %" PRId32
+                        " is on this machine but in another pid namespace (%s, here %s): the host transport needs one "
+                        "for all ranks",
+                        rank, peer->processes, mine->processes);
     if (strcmp(mine->network, peer->network) != 0)
         return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
-                        "rank %" PRId32 " is on this machine but in another network namespace (%s, here %s): the host transport needs "
-                        "one for all ranks", rank, peer->network, mine->network);
+                        "rank %" PRId32
+                        " is on this machine but in another network namespace (%s, here %s): the host transport needs "
+                        "one for all ranks",
+                        rank, peer->network, mine->network);
     uint64_t started = slc_process_started(peer->pid);
     if (started != peer->started) {
         slc_fail(error, SLUICE_PEER, STAGE, "rank %" PRId32 " is gone (pid %" PRId32 " %s)", rank, peer->pid,

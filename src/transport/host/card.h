@@ -26,7 +26,9 @@ typedef struct slc_host_card {
 /* Describes this process, with a fresh mark and token; socket is "" and mark_address 0. */
 sluice_status slc_host_card_make(slc_host_card *card, sluice_error *error);
 
+/* Appends the card as bytes. */
 sluice_status slc_host_card_write(const slc_host_card *card, slc_buffer *buffer, sluice_error *error);
+/* Reads what rank `rank` wrote, trusting nothing: INVALID when damaged, DISAGREE from another version. */
 sluice_status slc_host_card_read(const unsigned char *bytes, size_t length, int32_t rank, slc_host_card *card, sluice_error *error);
 
 /* Whether `peer` is reachable from here: same machine and namespaces, its pid alive and still that process. */

@@ -19,7 +19,7 @@ const char *slc_host_road_name(slc_host_road road)
 }
 
 /* Chooses the base road to a trainer by trying. */
-static sluice_status choose(slc_transport *transport, slc_host_peer *peer, sluice_error *error)
+static sluice_status choose(slc_transport *transport, slc_host_peer *peer, slc_host_wait *wait, sluice_error *error)
 {
     peer->maps = transport->asked == SLC_ROAD_BEST || transport->asked == SLC_ROAD_MAP;
     peer->base = transport->asked == SLC_ROAD_RING ? SLC_ROAD_RING : SLC_ROAD_NONE;
@@ -30,21 +30,24 @@ static sluice_status choose(slc_transport *transport, slc_host_peer *peer, sluic
     if (slc_pull_try(peer, &cause))
         return SLUICE_OK;
     if (cause == ESRCH)
-        return slc_pull_check(peer, SLC_RUNTIME, error);
+        return slc_pull_check(peer, wait, error);
     char hint[64];
     slc_pull_hint(hint, sizeof hint);
     const char *reason = cause < 0 ? "other bytes are where its mark should be" : strerrordesc_np(cause);
     if (transport->asked == SLC_ROAD_PULL)
         return slc_fail(error, SLUICE_UNSUPPORTED, SLC_RUNTIME,
-                        "road \"pull\" to rank %" PRId32 " (pid %" PRId32 ") does not work (process_vm_readv: %s%s): leave the road open, "
-                        "or let this process read that one", peer->rank, peer->card.pid, reason, hint);
-    slc_say(&transport->config.log, SLUICE_LOG_INFO, "host: rank %" PRId32 " is reached by a ring (process_vm_readv: %s%s)", peer->rank, reason,
-            hint);
+                        "road \"pull\" to rank %" PRId32 " (pid %" PRId32
+                        ") does not work (process_vm_readv: %s%s): leave the road open, "
+                        "or let this process read that one",
+                        peer->rank, peer->card.pid, reason, hint);
+    slc_say(&transport->config.log, SLUICE_LOG_INFO, "host: rank %" PRId32 " is reached by a ring (process_vm_readv: %s%s)",
+            peer->rank, reason, hint);
     peer->base = SLC_ROAD_RING;
     return SLUICE_OK;
 }
 
-const slc_host_region *slc_host_region_for(const slc_transport *transport, const slc_host_peer *peer, uint32_t param, const slc_copy *copy)
+const slc_host_region *slc_host_region_for(const slc_transport *transport, const slc_host_peer *peer, uint32_t param,
+                                           const slc_copy *copy)
 {
     const slc_host_regions *regions = transport->worker ? &peer->region : &transport->region;
     const slc_host_table *table = transport->worker ? &peer->table : &transport->table;
@@ -53,11 +56,14 @@ const slc_host_region *slc_host_region_for(const slc_transport *transport, const
     return slc_host_region_of(regions, table->address[param] + (uint64_t)copy->source, (uint64_t)slc_copy_span(copy));
 }
 
-sluice_status slc_host_outside(const slc_transport *transport, const slc_host_peer *peer, uint32_t param, const char *stage, sluice_error *error)
+sluice_status slc_host_outside(const slc_transport *transport, const slc_host_peer *peer, uint32_t param, const char *stage,
+                               sluice_error *error)
 {
     bool missing = peer->table.address[param] == 0;
-    slc_fail(error, missing ? SLUICE_PEER : SLUICE_UNSUPPORTED, stage, "parameter %s: rank %" PRId32 " %s", slc_host_param(transport, param),
-             peer->rank, missing ? "has registered no memory for it" : "holds it outside of shared regions (road \"map\" reaches only those)");
+    slc_fail(error, missing ? SLUICE_PEER : SLUICE_UNSUPPORTED, stage, "parameter %s: rank %" PRId32 " %s",
+             slc_host_param(transport, param), peer->rank,
+             missing ? "has registered no memory for it"
+                     : "holds it outside of shared regions (road \"map\" reaches only those)");
     if (error != NULL)
         error->rank = peer->rank;
     return missing ? SLUICE_PEER : SLUICE_UNSUPPORTED;
@@ -84,7 +90,7 @@ static sluice_status name_roads(slc_transport *transport, sluice_error *error)
         }
     for (size_t i = 0; i < transport->npeers; i++) {
         bool ring = transport->peer[i].base == SLC_ROAD_RING;
-        transport->peer[i].road = seen[i] == IN          ? "map"
+        transport->peer[i].road = seen[i] == IN           ? "map"
                                   : seen[i] == (IN | OUT) ? (ring ? "map+ring" : "map+pull")
                                                           : slc_host_road_name(transport->peer[i].base);
     }
@@ -97,7 +103,7 @@ sluice_status slc_host_connect_worker(slc_transport *transport, slc_host_wait *w
     sluice_status status = SLUICE_OK;
     for (size_t i = 0; status == SLUICE_OK && i < transport->npeers; i++) {
         slc_host_peer *peer = &transport->peer[i];
-        status = choose(transport, peer, error);
+        status = choose(transport, peer, wait, error);
         if (status == SLUICE_OK && peer->base == SLC_ROAD_PULL)
             status = slc_pull_open(&peer->queue, error);
         if (status == SLUICE_OK)

@@ -22,7 +22,8 @@ sluice_status slc_host_tick(slc_host_wait *wait, const char *what, int32_t rank,
 {
     int64_t now = slc_now_ns();
     if (now >= wait->deadline.at_ns) {
-        slc_fail(error, SLUICE_TIMEOUT, wait->stage, "%s rank %" PRId32 " took longer than %g s", what, rank, wait->deadline.seconds);
+        slc_fail(error, SLUICE_TIMEOUT, wait->stage, "%s rank %" PRId32 " took longer than %g s", what, rank,
+                 wait->deadline.seconds);
         if (error != NULL)
             error->rank = rank;
         return SLUICE_TIMEOUT;
@@ -197,8 +198,8 @@ static sluice_status host_card(slc_transport *transport, slc_buffer *card, sluic
     return slc_host_card_write(&transport->card, card, error);
 }
 
-static sluice_status host_connect(slc_transport *transport, const unsigned char *const *card, const size_t *length, slc_deadline deadline,
-                                  slc_watch watch, sluice_error *error)
+static sluice_status host_connect(slc_transport *transport, const unsigned char *const *card, const size_t *length,
+                                  slc_deadline deadline, slc_watch watch, sluice_error *error)
 {
     slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_RUNTIME);
     for (size_t i = 0; i < transport->npeers; i++) {
@@ -209,7 +210,8 @@ static sluice_status host_connect(slc_transport *transport, const unsigned char 
         if (status != SLUICE_OK)
             return status;
     }
-    return transport->worker ? slc_host_connect_worker(transport, &wait, error) : slc_host_connect_trainer(transport, &wait, error);
+    return transport->worker ? slc_host_connect_worker(transport, &wait, error)
+                             : slc_host_connect_trainer(transport, &wait, error);
 }
 
 static const char *host_road(const slc_transport *transport, size_t peer)
@@ -225,11 +227,11 @@ static sluice_status refuse_aborted(sluice_error *error)
 }
 
 /* Every peer that is pulled from is still the process it was. */
-static sluice_status check_pulled(slc_transport *transport, sluice_error *error)
+static sluice_status check_pulled(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
 {
     for (size_t i = 0; transport->worker && i < transport->npeers; i++)
         if (transport->peer[i].base == SLC_ROAD_PULL) {
-            sluice_status status = slc_pull_check(&transport->peer[i], SLC_UPDATE, error);
+            sluice_status status = slc_pull_check(&transport->peer[i], wait, error);
             if (status != SLUICE_OK)
                 return status;
         }
@@ -238,11 +240,10 @@ static sluice_status check_pulled(slc_transport *transport, sluice_error *error)
 
 static sluice_status host_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
 {
-    (void)deadline;
-    (void)watch;
     if (transport->aborted)
         return refuse_aborted(error);
-    return transport->worker ? check_pulled(transport, error) : slc_host_publish(transport, SLC_UPDATE, error);
+    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
+    return transport->worker ? check_pulled(transport, &wait, error) : slc_host_publish(transport, SLC_UPDATE, error);
 }
 
 static sluice_status trainer_run(slc_transport *transport, const slc_segment *segment, slc_host_wait *wait, sluice_error *error)
@@ -267,8 +268,8 @@ static sluice_status trainer_run(slc_transport *transport, const slc_segment *se
 }
 
 /* A copy out of a mapping, in pieces of at most PIECE bytes or one step of the outermost dim, so that waits are watched. */
-static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *destination, const unsigned char *source, const slc_copy *copy,
-                                 slc_host_wait *wait, sluice_error *error)
+static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *destination, const unsigned char *source,
+                                 const slc_copy *copy, slc_host_wait *wait, sluice_error *error)
 {
     enum { PIECE = 64 << 20 };
     sluice_status status = SLUICE_OK;
@@ -332,13 +333,14 @@ static sluice_status worker_run(slc_transport *transport, const slc_segment *seg
     return staging == NULL ? SLUICE_OK : slc_pull_drain(transport, wait, error);
 }
 
-static sluice_status host_run(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline, slc_watch watch,
-                              sluice_error *error)
+static sluice_status host_run(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline,
+                              slc_watch watch, sluice_error *error)
 {
     if (transport->aborted)
         return refuse_aborted(error);
     slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
-    return transport->worker ? worker_run(transport, segment, staging, &wait, error) : trainer_run(transport, segment, &wait, error);
+    return transport->worker ? worker_run(transport, segment, staging, &wait, error)
+                             : trainer_run(transport, segment, &wait, error);
 }
 
 static sluice_status host_end(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
@@ -348,7 +350,7 @@ static sluice_status host_end(slc_transport *transport, slc_deadline deadline, s
     slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
     slc_ring_show(transport);
     sluice_status status = transport->worker ? slc_pull_drain(transport, &wait, error) : SLUICE_OK;
-    return status == SLUICE_OK ? check_pulled(transport, error) : status;
+    return status == SLUICE_OK ? check_pulled(transport, &wait, error) : status;
 }
 
 static void host_abort(slc_transport *transport)

@@ -61,6 +61,7 @@ typedef struct slc_host_wait {
 
 enum { SLC_TICK_MS = 20 };
 
+/* A wait of one call into the transport; errors get `stage`. */
 static inline slc_host_wait slc_host_wait_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, const char *stage)
 {
     return (slc_host_wait){ .deadline = deadline, .watch = watch, .stage = stage, .next_ns = &transport->next_tick_ns };
@@ -84,11 +85,13 @@ static inline int64_t slc_copy_span(const slc_copy *copy)
     return span;
 }
 
+/* Parameters of the plan. */
 static inline size_t slc_host_params(const slc_transport *transport)
 {
     return transport->config.program->count;
 }
 
+/* The peer of a rank that a copy names. */
 static inline slc_host_peer *slc_host_peer_of(slc_transport *transport, int32_t rank)
 {
     return &transport->peer[transport->slot[transport->worker ? rank : rank - transport->config.trainers]];

@@ -29,8 +29,8 @@ sluice_status slc_host_regions_sort(slc_host_regions *regions, int32_t rank, slu
         uint64_t next;
         if (region->address < end || __builtin_add_overflow(region->address, region->bytes, &next))
             return slc_fail(error, SLUICE_INVALID, STAGE,
-                            "shared region of rank %" PRId32 " at 0x%" PRIx64 " (%" PRIu64 " bytes) must not overlap another", rank,
-                            region->address, region->bytes);
+                            "shared region of rank %" PRId32 " at 0x%" PRIx64 " (%" PRIu64 " bytes) must not overlap another",
+                            rank, region->address, region->bytes);
         end = next;
     }
     return SLUICE_OK;
@@ -93,10 +93,11 @@ sluice_status slc_host_map(int fd, size_t bytes, bool writable, int32_t rank, co
     *data = NULL;
     struct stat status;
     int seals = fcntl(fd, F_GET_SEALS);
-    if (fstat(fd, &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || status.st_size < 0 || (uint64_t)status.st_size < bytes)
+    if (fstat(fd, &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || status.st_size < 0 ||
+        (uint64_t)status.st_size < bytes)
         return slc_fail(error, SLUICE_INVALID, STAGE,
-                        "%s of rank %" PRId32 " (%zu bytes) must be a memfd of at least that size, sealed against shrinking", what, rank,
-                        bytes);
+                        "%s of rank %" PRId32 " (%zu bytes) must be a memfd of at least that size, sealed against shrinking",
+                        what, rank, bytes);
     void *mapped = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (mapped == MAP_FAILED)
         return slc_fail_errno(error, errno, STAGE, "mapping the %s of rank %" PRId32 " (%zu bytes)", what, rank, bytes);

@@ -35,6 +35,7 @@ typedef struct slc_host_table {
     int fd;        /* trainer, until connect is over; else -1 */
 } slc_host_table;
 
+/* In shared memory, all 0. */
 sluice_status slc_host_table_create(size_t count, slc_host_table *table, sluice_error *error);
 void slc_host_table_clear(slc_host_table *table); /* a zeroed one is allowed */
 

@@ -114,7 +114,9 @@ static ssize_t take_message(int fd, void *bytes, size_t length, int fds[MAX_FDS]
         char space[CMSG_SPACE(MAX_FDS * sizeof(int))];
     } control;
     struct iovec vector = { .iov_base = bytes, .iov_len = length };
-    struct msghdr message = { .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space };
+    struct msghdr message = {
+        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space
+    };
     *nfds = 0;
     ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got < 0)
@@ -171,8 +173,8 @@ static void admit(slc_transport *transport, party *p)
         socklen_t length = sizeof who;
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0 || (who.uid != geteuid() && who.uid != 0) ||
             p->count == p->capacity) {
-            slc_say(&transport->config.log, SLUICE_LOG_WARN, "host: a stranger (pid %d, uid %d) at the meeting socket was cut off",
-                    (int)who.pid, (int)who.uid);
+            slc_say(&transport->config.log, SLUICE_LOG_WARN,
+                    "host: a stranger (pid %d, uid %d) at the meeting socket was cut off", (int)who.pid, (int)who.uid);
             close(fd);
             continue;
         }
@@ -349,8 +351,8 @@ static sluice_status dial(const slc_host_peer *peer, int *connection, slc_host_w
 }
 
 /* Asks, and waits for the answer with the descriptors that must come with it. */
-static sluice_status inquire(const slc_host_peer *peer, int fd, const ask *question, answer *reply, int fds[MAX_FDS], size_t *nfds,
-                             slc_host_wait *wait, sluice_error *error)
+static sluice_status inquire(const slc_host_peer *peer, int fd, const ask *question, answer *reply, int fds[MAX_FDS],
+                             size_t *nfds, slc_host_wait *wait, sluice_error *error)
 {
     *nfds = 0;
     if (!send_message(fd, question, sizeof *question, NULL, 0))
@@ -375,7 +377,8 @@ static sluice_status inquire(const slc_host_peer *peer, int fd, const ask *quest
     }
 }
 
-static sluice_status take_hello(slc_host_peer *peer, const answer *reply, const int *fds, size_t nfds, size_t params, sluice_error *error)
+static sluice_status take_hello(slc_host_peer *peer, const answer *reply, const int *fds, size_t nfds, size_t params,
+                                sluice_error *error)
 {
     if (nfds != (peer->base == SLC_ROAD_RING ? 2u : 1u) || reply->table_count != params)
         return lost(peer, error, "answered with another plan");
@@ -388,7 +391,8 @@ static sluice_status take_hello(slc_host_peer *peer, const answer *reply, const 
     return peer->base == SLC_ROAD_RING ? slc_ring_attach(fds[1], reply->ring_bytes, peer->rank, &peer->ring, error) : SLUICE_OK;
 }
 
-static sluice_status take_regions(slc_host_peer *peer, const answer *reply, const int *fds, size_t nfds, size_t total, sluice_error *error)
+static sluice_status take_regions(slc_host_peer *peer, const answer *reply, const int *fds, size_t nfds, size_t total,
+                                  sluice_error *error)
 {
     if (reply->count == 0 || reply->count > MAX_FDS || reply->count != nfds || reply->count > total - peer->region.count)
         return lost(peer, error, "did not send the regions it has");
@@ -396,7 +400,8 @@ static sluice_status take_regions(slc_host_peer *peer, const answer *reply, cons
         slc_host_region region = { .address = reply->region[i].address, .bytes = reply->region[i].bytes };
         if (region.bytes == 0 || region.bytes > SIZE_MAX / 2)
             return lost(peer, error, "sent a region of a size that cannot be");
-        sluice_status status = slc_host_map(fds[i], (size_t)region.bytes, false, peer->rank, "shared region", &region.data, error);
+        sluice_status status =
+            slc_host_map(fds[i], (size_t)region.bytes, false, peer->rank, "shared region", &region.data, error);
         if (status != SLUICE_OK)
             return status;
         peer->region.item[peer->region.count++] = region;
@@ -439,7 +444,10 @@ sluice_status slc_host_greet(slc_transport *transport, slc_host_peer *peer, slc_
     sluice_status status = dial(peer, &fd, wait, error);
     if (status != SLUICE_OK)
         return status;
-    ask question = { .version = MEET_VERSION, .what = ASK_HELLO, .rank = transport->config.rank, .road = (uint32_t)peer->base,
+    ask question = { .version = MEET_VERSION,
+                     .what = ASK_HELLO,
+                     .rank = transport->config.rank,
+                     .road = (uint32_t)peer->base,
                      .maps = peer->maps };
     memcpy(question.token, peer->card.token, sizeof question.token);
     answer reply;

@@ -22,8 +22,8 @@ enum {
     SHORT_RUN = 2048,
 
     BOUNCE_BYTES = 256 << 10, /* stays in the second cache */
-    BLOCK_BYTES = 64 << 10,   /* of one covering read */
-    CROSSED_BLOCK = 4 << 10,  /* of a source row, where rows become columns: many rows fit the bounce buffer */
+    BLOCK_BYTES = 64 << 10, /* of one covering read */
+    CROSSED_BLOCK = 4 << 10, /* of a source row, where rows become columns: many rows fit the bounce buffer */
     SPREADS = 1024,
 };
 
@@ -92,19 +92,41 @@ static const char *param_at(slc_transport *transport, const slc_host_peer *peer,
     return "?";
 }
 
-static sluice_status read_failed(slc_transport *transport, const slc_host_peer *peer, int cause, sluice_error *error)
+/* Marks an error as the peer's. */
+static sluice_status of_peer(const slc_host_peer *peer, sluice_error *error)
 {
-    uint64_t address = (uint64_t)(uintptr_t)peer->queue.remote[0].iov_base;
-    slc_fail_errno(error, cause, SLC_UPDATE, "parameter %s: reading from rank %" PRId32 " (pid %" PRId32 ", address 0x%" PRIx64 ")%s",
-                   param_at(transport, peer, address), peer->rank, peer->card.pid, address,
-                   cause == ESRCH    ? ": that process has ended"
-                   : cause == EFAULT ? ": that memory is not mapped there, or not here"
-                                     : "");
     if (error != NULL) {
         error->status = SLUICE_PEER;
         error->rank = peer->rank;
     }
     return SLUICE_PEER;
+}
+
+/* A peer that has ended may have done so for another rank's sake: whether that is what the watch says, in *error. */
+static bool ended_for_another(const slc_host_peer *peer, slc_host_wait *wait, sluice_status *status, sluice_error *error)
+{
+    sluice_error why = SLUICE_ERROR_INIT;
+    *status = slc_host_reason(wait, &why);
+    if (*status == SLUICE_OK || why.rank == peer->rank)
+        return false;
+    (void)slc_error_copy(error, &why);
+    return true;
+}
+
+static sluice_status read_failed(slc_transport *transport, const slc_host_peer *peer, int cause, slc_host_wait *wait,
+                                 sluice_error *error)
+{
+    sluice_status status;
+    if (cause == ESRCH && ended_for_another(peer, wait, &status, error))
+        return status;
+    uint64_t address = (uint64_t)(uintptr_t)peer->queue.remote[0].iov_base;
+    slc_fail_errno(error, cause, SLC_UPDATE,
+                   "parameter %s: reading from rank %" PRId32 " (pid %" PRId32 ", address 0x%" PRIx64 ")%s",
+                   param_at(transport, peer, address), peer->rank, peer->card.pid, address,
+                   cause == ESRCH    ? ": that process has ended"
+                   : cause == EFAULT ? ": that memory is not mapped there, or not here"
+                                     : "");
+    return of_peer(peer, error);
 }
 
 void slc_pull_hint(char *text, size_t size)
@@ -132,22 +154,22 @@ bool slc_pull_try(const slc_host_peer *peer, int *cause)
     return *cause == 0;
 }
 
-sluice_status slc_pull_check(const slc_host_peer *peer, const char *stage, sluice_error *error)
+sluice_status slc_pull_check(const slc_host_peer *peer, slc_host_wait *wait, sluice_error *error)
 {
     int cause;
+    sluice_status status;
     if (slc_pull_try(peer, &cause))
         return SLUICE_OK;
-    if (cause < 0 || cause == ESRCH || cause == EFAULT)
-        slc_fail(error, SLUICE_PEER, stage, "rank %" PRId32 " is gone (pid %" PRId32 " %s)", peer->rank, peer->card.pid,
+    bool gone = cause < 0 || cause == ESRCH || cause == EFAULT;
+    if (gone && ended_for_another(peer, wait, &status, error))
+        return status;
+    if (gone)
+        slc_fail(error, SLUICE_PEER, wait->stage, "rank %" PRId32 " is gone (pid %" PRId32 " %s)", peer->rank, peer->card.pid,
                  cause == ESRCH ? "has ended" : "is another process now");
     else
-        slc_fail_errno(error, cause, stage, "reading from rank %" PRId32 " (pid %" PRId32 ") is no longer allowed", peer->rank,
-                       peer->card.pid);
-    if (error != NULL) {
-        error->status = SLUICE_PEER;
-        error->rank = peer->rank;
-    }
-    return SLUICE_PEER;
+        slc_fail_errno(error, cause, wait->stage, "reading from rank %" PRId32 " (pid %" PRId32 ") is no longer allowed",
+                       peer->rank, peer->card.pid);
+    return of_peer(peer, error);
 }
 
 /* ---- the queue of a peer ---- */
@@ -175,7 +197,7 @@ static sluice_status flush(slc_transport *transport, slc_host_peer *peer, slc_ho
         if (got <= 0) {
             int cause = got < 0 ? errno : EFAULT;
             queue->remote[0] = remote[0];
-            return read_failed(transport, peer, cause, error);
+            return read_failed(transport, peer, cause, wait, error);
         }
         queue->bytes -= (size_t)got;
         consume(&local, &queue->nlocal, (size_t)got);
@@ -201,8 +223,8 @@ static bool append(struct iovec *list, uint32_t *count, void *base, size_t bytes
     return true;
 }
 
-static sluice_status push(slc_transport *transport, slc_host_peer *peer, unsigned char *destination, uint64_t source, size_t bytes,
-                          slc_host_wait *wait, sluice_error *error)
+static sluice_status push(slc_transport *transport, slc_host_peer *peer, unsigned char *destination, uint64_t source,
+                          size_t bytes, slc_host_wait *wait, sluice_error *error)
 {
     slc_pull_queue *queue = &peer->queue;
     while (bytes > 0) {
@@ -345,9 +367,10 @@ static sluice_status pull_short_rows(slc_transport *transport, slc_host_peer *pe
     do {
         for (int64_t i = 0; i < line.count;) {
             int64_t count = room(&transport->bounce, s, line.source, line.count - i);
-            sluice_status status = count > 0 ? pull_blocks(transport, peer, copy, s, count, destination + to + i * line.destination,
-                                                           source + (uint64_t)(from + i * line.source), wait, error)
-                                             : slc_pull_drain(transport, wait, error);
+            sluice_status status = count > 0
+                                       ? pull_blocks(transport, peer, copy, s, count, destination + to + i * line.destination,
+                                                     source + (uint64_t)(from + i * line.source), wait, error)
+                                       : slc_pull_drain(transport, wait, error);
             if (status != SLUICE_OK)
                 return status;
             i += count;
@@ -388,8 +411,8 @@ static sluice_status pull_crossed(slc_transport *transport, slc_host_peer *peer,
 static bool cross(const slc_copy *copy, uint32_t crossed)
 {
     slc_stride row = copy->dim[copy->ndim - 1];
-    return crossed < copy->ndim && row.source > 0 && row.source <= CROSSED_BLOCK / 4 && copy->dim[crossed].source > CROSSED_BLOCK &&
-           row.count * row.source >= CROSSED_BLOCK / 4;
+    return crossed < copy->ndim && row.source > 0 && row.source <= CROSSED_BLOCK / 4 &&
+           copy->dim[crossed].source > CROSSED_BLOCK && row.count * row.source >= CROSSED_BLOCK / 4;
 }
 
 sluice_status slc_pull_copy(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,

@@ -33,10 +33,10 @@ typedef struct slc_pull_bounce {
 struct slc_host_peer;
 struct slc_host_wait;
 
-sluice_status slc_pull_open(slc_pull_queue *queue, sluice_error *error);
-void slc_pull_close(slc_pull_queue *queue);
-sluice_status slc_pull_bounce_open(slc_pull_bounce *bounce, sluice_error *error);
-void slc_pull_bounce_close(slc_pull_bounce *bounce);
+sluice_status slc_pull_open(slc_pull_queue *queue, sluice_error *error); /* empty */
+void slc_pull_close(slc_pull_queue *queue);                              /* a zeroed one is allowed, here and below */
+sluice_status slc_pull_bounce_open(slc_pull_bounce *bounce, sluice_error *error); /* empty */
+void slc_pull_bounce_close(slc_pull_bounce *bounce);                              /* drops what it holds */
 
 /* Queues one copy: `source` is the address of its first byte in the peer, `destination` here. */
 sluice_status slc_pull_copy(slc_transport *transport, struct slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
@@ -48,8 +48,8 @@ sluice_status slc_pull_drain(slc_transport *transport, struct slc_host_wait *wai
 /* Whether the peer is still the process of its card and lets itself be read: reads its mark. *cause is 0, an errno, or -1 for another mark. */
 bool slc_pull_try(const struct slc_host_peer *peer, int *cause);
 
-/* The same, as an error of `stage`. */
-sluice_status slc_pull_check(const struct slc_host_peer *peer, const char *stage, sluice_error *error);
+/* The same, as an error. */
+sluice_status slc_pull_check(const struct slc_host_peer *peer, struct slc_host_wait *wait, sluice_error *error);
 
 /* Why process_vm_readv may be refused on this machine, as words to follow its errno: "" or "; kernel.yama.ptrace_scope is 1". */
 void slc_pull_hint(char *text, size_t size);

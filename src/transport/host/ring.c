@@ -16,10 +16,10 @@
 
 enum {
     HEADER_BYTES = 4096,
-    STEP_BYTES = 64 << 10,      /* shown at least this often */
-    SMALLEST_RING = 256 << 10,  /* several steps */
+    STEP_BYTES = 64 << 10, /* shown at least this often */
+    SMALLEST_RING = 256 << 10, /* several steps */
     LARGEST_RING = 4 << 20,
-    ALL_RINGS = 32 << 20,       /* of one trainer, about */
+    ALL_RINGS = 32 << 20, /* of one trainer, about */
     SPINS = 200,
 };
 
@@ -27,7 +27,7 @@ enum {
 struct ring_end {
     _Alignas(64) _Atomic uint64_t position;
     _Atomic uint32_t sleeps; /* the futex: 1 while this end sleeps */
-    _Atomic int32_t blames;  /* 1 + the rank that this end's rank waits for, on whichever ring; 0 for none */
+    _Atomic int32_t blames; /* 1 + the rank that this end's rank waits for, on whichever ring; 0 for none */
 };
 
 struct slc_ring_shared {
@@ -73,8 +73,9 @@ sluice_status slc_ring_attach(int fd, uint64_t bytes, int32_t rank, slc_host_rin
 {
     *ring = (slc_host_ring){ .fd = -1 };
     if (bytes < SMALLEST_RING || bytes > LARGEST_RING || (bytes & (bytes - 1)) != 0)
-        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "ring of rank %" PRId32 ": size (%" PRIu64 ") must be a power of two from %d to %d",
-                        rank, bytes, SMALLEST_RING, LARGEST_RING);
+        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME,
+                        "ring of rank %" PRId32 ": size (%" PRIu64 ") must be a power of two from %d to %d", rank, bytes,
+                        SMALLEST_RING, LARGEST_RING);
     size_t total = HEADER_BYTES + (size_t)bytes;
     void *mapped;
     sluice_status status = slc_host_map(fd, total, true, rank, "ring", &mapped, error);
@@ -196,8 +197,9 @@ static sluice_status pause_for(slc_transport *transport, slc_host_peer *peer, sl
     int32_t blamed = atomic_load(&other_end(transport, ring)->blames) - 1;
     sluice_status status = slc_host_tick(wait, doing(transport), peer->rank, error);
     if (status == SLUICE_TIMEOUT && blamed >= 0 && blamed != transport->config.rank) {
-        slc_fail(error, SLUICE_TIMEOUT, wait->stage, "%s rank %" PRId32 ", which waits for rank %" PRId32 ", took longer than %g s",
-                 doing(transport), peer->rank, blamed, wait->deadline.seconds);
+        slc_fail(error, SLUICE_TIMEOUT, wait->stage,
+                 "%s rank %" PRId32 ", which waits for rank %" PRId32 ", took longer than %g s", doing(transport), peer->rank,
+                 blamed, wait->deadline.seconds);
         if (error != NULL)
             error->rank = blamed;
     }
@@ -205,8 +207,8 @@ static sluice_status pause_for(slc_transport *transport, slc_host_peer *peer, sl
 }
 
 /* Waits until this end can go on; *bytes says how far in one piece, and *at where. */
-static sluice_status wait_for(slc_transport *transport, slc_host_peer *peer, unsigned char **at, int64_t *bytes, slc_host_wait *wait,
-                              sluice_error *error)
+static sluice_status wait_for(slc_transport *transport, slc_host_peer *peer, unsigned char **at, int64_t *bytes,
+                              slc_host_wait *wait, sluice_error *error)
 {
     slc_host_ring *ring = &peer->ring;
     for (int spins = 0; ring->limit == ring->position; spins++) {

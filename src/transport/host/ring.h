@@ -27,7 +27,9 @@ typedef struct slc_host_ring {
 
 uint64_t slc_ring_size(size_t peers); /* bytes of data for each ring of a trainer with that many */
 
+/* The trainer's end, with the memory, of `bytes` as slc_ring_size gives. */
 sluice_status slc_ring_create(uint64_t bytes, slc_host_ring *ring, sluice_error *error);
+/* The worker's end of what rank `rank` made; INVALID when the descriptor is not what it must be. Does not close it. */
 sluice_status slc_ring_attach(int fd, uint64_t bytes, int32_t rank, slc_host_ring *ring, sluice_error *error);
 void slc_ring_close(slc_host_ring *ring); /* a zeroed one is allowed */
 

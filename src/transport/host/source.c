@@ -37,9 +37,10 @@ sluice_status slc_host_publish(slc_transport *transport, const char *stage, slui
         uint64_t low, high;
         segment_span(segment, source, &low, &high);
         if (listed && source != NULL && !slc_host_mapped(&readable, low, high))
-            status = slc_fail(error, SLUICE_INVALID, stage,
-                              "source of parameter %s (0x%" PRIx64 " to 0x%" PRIx64 ") must lie in memory that this process can read",
-                              slc_host_param(transport, (uint32_t)i), low, high);
+            status =
+                slc_fail(error, SLUICE_INVALID, stage,
+                         "source of parameter %s (0x%" PRIx64 " to 0x%" PRIx64 ") must lie in memory that this process can read",
+                         slc_host_param(transport, (uint32_t)i), low, high);
         if (status == SLUICE_OK)
             transport->table.address[i] = (uint64_t)(uintptr_t)source;
     }

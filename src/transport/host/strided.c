@@ -5,19 +5,21 @@
 
 #include <string.h>
 
-static void rows_of(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride, size_t run, int64_t count)
+static void rows_of(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride, size_t run,
+                    int64_t count)
 {
     for (; count > 0; count--, to += to_stride, from += from_stride)
         memcpy(to, from, run);
 }
 
 /* `count` rows of `run` bytes. */
-static void copy_rows(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride, int64_t run, int64_t count)
+static void copy_rows(unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride, int64_t run,
+                      int64_t count)
 {
-#define ROWS(bytes)                                                                                                    \
-    case bytes:                                                                                                        \
-        for (; count > 0; count--, to += to_stride, from += from_stride)                                               \
-            memcpy(to, from, bytes);                                                                                   \
+#define ROWS(bytes) \
+    case bytes: \
+        for (; count > 0; count--, to += to_stride, from += from_stride) \
+            memcpy(to, from, bytes); \
         return;
     switch (run) {
         ROWS(1)
@@ -27,8 +29,7 @@ static void copy_rows(unsigned char *to, int64_t to_stride, const unsigned char 
         ROWS(16)
         ROWS(32)
         ROWS(64)
-    default:
-        rows_of(to, to_stride, from, from_stride, (size_t)run, count);
+    default: rows_of(to, to_stride, from, from_stride, (size_t)run, count);
     }
 #undef ROWS
 }

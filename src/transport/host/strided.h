@@ -7,11 +7,12 @@
 /* `run` bytes repeated over ndim dims, outer first. The two sides must not overlap. */
 void slc_strided_copy(unsigned char *destination, const unsigned char *source, int64_t run, uint32_t ndim, const slc_stride *dim);
 
+enum { SLC_CROSSED_RUN = 64 };
+
 /*
  * The dim along which the destination is written, where that is another than the last, as in a transposition: the one with
  * the shortest steps there. ndim where there is none, or where `run` is longer than SLC_CROSSED_RUN.
  */
-enum { SLC_CROSSED_RUN = 64 };
 uint32_t slc_strided_crossed(int64_t run, uint32_t ndim, const slc_stride *dim);
 
 /* Clears the destination side of the same. */
@@ -30,6 +31,7 @@ typedef struct slc_strided_cursor {
     bool reads; /* at walks the source strides */
 } slc_strided_cursor;
 
+/* At the first byte of a copy's source side, or of its destination side. */
 void slc_strided_read(slc_strided_cursor *cursor, const slc_copy *copy, const unsigned char *source);
 void slc_strided_write(slc_strided_cursor *cursor, const slc_copy *copy, unsigned char *destination);
 

@@ -1,0 +1,63 @@
+--- Memory that peers can map: many blocks, few descriptors.
+
+local ffi = require "ffi"
+local host = require "spec.support.host"
+local inside = require "spec.support.inside"
+
+local C = inside.declare("sluice.h")
+
+local function descriptors()
+   local pipe = io.popen("ls /proc/$PPID/fd | wc -l")
+   local count = tonumber(pipe:read("*a"))
+   pipe:close()
+   return count
+end
+
+local function alloc(self, bytes)
+   local data, err = ffi.new("void *[1]"), inside.error()
+   if C.sluice_memory_alloc(self.engine, bytes, data, err) ~= 0 then
+      return nil, inside.text(err)
+   end
+   return ffi.cast("unsigned char *", data[0])
+end
+
+describe("memory", function()
+   it("gives thousands of zeroed, page-aligned, separate blocks for a handful of descriptors", function()
+      local self = host.create {rank = 0}
+      local before, blocks = descriptors(), {}
+      for i = 1, 5000 do
+         local block = assert(alloc(self, i % 3 == 0 and 1 or 5000))
+         assert.equal(0, tonumber(ffi.cast("uintptr_t", block) % 4096))
+         assert.equal(0, block[0])
+         block[0] = i % 251 + 1
+         blocks[i] = block
+      end
+      for i = 1, 5000 do
+         assert.equal(i % 251 + 1, blocks[i][0])
+      end
+      assert.is_true(descriptors() - before < 10)
+      for i = 1, 5000 do
+         C.sluice_memory_free(self.engine, blocks[i])
+      end
+      assert.equal(before, descriptors())
+      assert.equal(0, assert(alloc(self, 10))[0])
+      self:destroy()
+      assert.equal(before, descriptors())
+   end)
+
+   it("refuses no bytes and more than memory holds", function()
+      local self = host.create {rank = 0}
+      assert.equal("memory: bytes (0) must be at least 1 and fit memory", select(2, alloc(self, 0)))
+      assert.truthy(select(2, alloc(self, 18446744073709551615ULL)):find("must be at least 1 and fit memory", 1, true))
+      C.sluice_memory_free(self.engine, nil)
+      self:destroy()
+   end)
+
+   it("gives blocks larger than a slab", function()
+      local self = host.create {rank = 0}
+      local block = assert(alloc(self, 100 * 2 ^ 20))
+      block[100 * 2 ^ 20 - 1] = 7
+      assert.equal(7, block[100 * 2 ^ 20 - 1])
+      self:destroy()
+   end)
+end)

@@ -1,0 +1,43 @@
+--- What README.md shows does what README.md says. (Its two commands are run by .ci/run, its C examples compiled by scripts/lint.)
+
+local cjson = require "cjson"
+local program = require "spec.cli.program"
+
+local function blocks(language)
+   local file = assert(io.open("README.md"))
+   local text = file:read("*a")
+   file:close()
+   local found = {}
+   for block in text:gmatch("\n```" .. language .. "\n(.-\n)```") do
+      found[#found + 1] = block
+   end
+   return found
+end
+
+describe("README.md", function()
+   local rules = blocks("lua")[1]
+
+   after_each(program.cleanup)
+
+   local function plan(text)
+      return program.run({"plan", "examples/deployments/llama3-8b.lua", "--json", "--rules", program.file(text, ".lua")})
+   end
+
+   it("shows a rule file that places everything and leaves one parameter to the host", function()
+      local result = plan(rules)
+      assert.equal("", result.err)
+      assert.equal(0, result.code)
+      local json = cjson.decode(result.out)
+      assert.equal(1, json.full.parameters)
+      assert.equal("model.norm.weight", json.coverage.uncovered[1].name)
+      assert.is_nil(json.coverage.uncovered[2])
+   end)
+
+   it("shows what a slip in it answers", function()
+      local result = plan((rules:gsub("qkv_proj", "qkv")))
+      assert.equal(2, result.code)
+      assert.truthy(result.err:find(':9: rule "model.layers.{l}.self_attn.q_proj.weight": model.layers.0.self_attn.q_proj.weight goes into '
+         .. "model.layers.0.self_attn.qkv.weight, which is no live tensor (did you mean model.layers.0.self_attn.qkv_proj.weight?)",
+         1, true), result.err)
+   end)
+end)
