@@ -65,8 +65,8 @@ describe("key", function()
    it("is refused where others could read or write it, with the mode", function()
       for _, mode in ipairs({"640", "620", "604", "602", "644", "666"}) do
          local path = file(("k"):rep(32), tonumber(mode, 8))
-         assert.same({nil, status.invalid, ("create: key_file (%s) has mode 0%s; only its owner may read or write it (chmod 600)"):format(path, mode)},
-                     {read_file(path)})
+         local text = ("create: key_file (%s) has mode 0%s; only its owner may read or write it (chmod 600)"):format(path, mode)
+         assert.same({nil, status.invalid, text}, {read_file(path)})
       end
    end)
 

@@ -96,7 +96,8 @@ describe("beats", function()
                else
                   assert.equal(stopped, results[rank].rank)
                   assert.equal(status.peer, results[rank].status)
-                  assert.matches((": rank %d (process) has not been heard for SOME s (3 beats of 0.1 s)"):format(stopped), results[rank].text, 1, true)
+                  assert.matches((": rank %d (process) has not been heard for SOME s (3 beats of 0.1 s)"):format(stopped),
+                                 results[rank].text, 1, true)
                end
             end
          end)

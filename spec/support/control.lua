@@ -222,7 +222,8 @@ end
 function control.claim(options)
    local left = options.left_ms or 10000
    return control.u32(options.rank) .. control.u32(options.world) .. control.u64(left) .. control.u64(left)
-      .. control.u64(options.process or 77) .. control.u32(options.beat_ms or 0) .. (options.nonce or ("n"):rep(16)) .. control.string(options.host or "elsewhere")
+      .. control.u64(options.process or 77) .. control.u32(options.beat_ms or 0)
+      .. (options.nonce or ("n"):rep(16)) .. control.string(options.host or "elsewhere")
 end
 
 function control.join_frame(options)

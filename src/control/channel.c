@@ -99,8 +99,8 @@ static void set_options(int fd)
 {
     static const struct {
         int level, name, value;
-    } option[] = { { IPPROTO_TCP, TCP_NODELAY, 1 }, { SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, 10 }, { IPPROTO_TCP, TCP_KEEPINTVL, 5 },
-                   { IPPROTO_TCP, TCP_KEEPCNT, 4 }, { IPPROTO_TCP, TCP_USER_TIMEOUT, 30000 } };
+    } option[] = { { IPPROTO_TCP, TCP_NODELAY, 1 },    { SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, 10 },
+                   { IPPROTO_TCP, TCP_KEEPINTVL, 5 }, { IPPROTO_TCP, TCP_KEEPCNT, 4 },  { IPPROTO_TCP, TCP_USER_TIMEOUT, 30000 } };
     for (size_t i = 0; i < sizeof option / sizeof option[0]; i++)
         setsockopt(fd, option[i].level, option[i].name, &option[i].value, sizeof option[i].value);
 }

@@ -33,7 +33,7 @@ sluice_status slc_channel_handshake(slc_channel *channel, slc_deadline deadline,
 /* The rank and world that the other end proved to be; -1 and 0 where nothing was proved. */
 void slc_channel_proved(const slc_channel *channel, int32_t *rank, int32_t *world_size);
 
-int slc_channel_fd(const slc_channel *channel);
+int slc_channel_fd(const slc_channel *channel); /* to be watched, not to be read or written */
 void slc_channel_bound(slc_channel *channel, uint32_t longest); /* changes `longest` once the peer is known */
 const char *slc_channel_peer(const slc_channel *channel); /* "address:port", for messages */
 
