@@ -2,6 +2,7 @@
 
 local cjson = require "cjson"
 local program = require "spec.cli.program"
+local world = require "spec.support.world"
 
 local function blocks(language)
    local file = assert(io.open("README.md"))
@@ -31,6 +32,12 @@ describe("README.md", function()
       assert.equal(1, json.full.parameters)
       assert.equal("model.norm.weight", json.coverage.uncovered[1].name)
       assert.is_nil(json.coverage.uncovered[2])
+   end)
+
+   it("shows an init info that can be sealed", function()
+      local sealed = cjson.decode(world.seal(blocks("json")[1]))
+      assert.equal(64, #sealed.source_digest)
+      assert.equal("layers.0.q_proj.weight", sealed.params[1].name)
    end)
 
    it("shows what a slip in it answers", function()

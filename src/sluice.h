@@ -14,6 +14,8 @@
  *     sluice_start_update, sluice_update (names) ..., sluice_finish_update (version)
  *     sluice_shutdown, sluice_engine_destroy
  *
+ * Pointers. An engine, a name and what a call fills in must not be NULL unless a comment allows it; an `error` always may be.
+ *
  * Threads. One engine is used by one thread at a time; two engines are independent. sluice_cancel may be called from any
  * thread at any moment. Callbacks run on the thread that made the call, save `progress` and `log`, which may also run on
  * the thread that moves bytes. From init to shutdown an engine has one more thread, which tells the other ranks that this
@@ -205,8 +207,8 @@ SLUICE_API const char *sluice_state_text(sluice_state state);
 
 /*
  * A tensor of the serving model. `strides` are in elements, NULL for row-major contiguous; no two elements may share a
- * byte. `attributes` is a JSON object that the rules see as live[name].attributes, NULL for none; the default resolver
- * reads loader ("replicated", "column", "row"), output_dim, input_dim, tp_size, and the flags packed_dim, packed_factor,
+ * byte. `attributes` is a JSON object, NULL for none, of what the host's own loader knows; the default resolver reads
+ * loader ("replicated", "column", "row"), output_dim, input_dim, tp_size, and the flags packed_dim, packed_factor,
  * marlin_tile_size, needs_scalar_to_array, is_sharded_weight, is_transposed.
  */
 typedef struct sluice_live {

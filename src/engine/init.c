@@ -89,6 +89,10 @@ static sluice_status join(struct stages *stages, sluice_error *error)
     engine->options.listen_fd = -1; /* the rendezvous takes it, whatever comes of it */
     sluice_status status = slc_rendezvous_join(&options, &stages->session->group, error);
     stages->deadline = slc_engine_deadline(engine, engine->options.timeouts.agree);
+    if (status != SLUICE_OK && stages->mine.status != SLUICE_OK) { /* nobody was there to be told */
+        size_t used = strlen(error->text);
+        snprintf(error->text + used, sizeof error->text - used, "; on this rank, %.2000s", stages->mine.text);
+    }
     return status;
 }
 
@@ -121,29 +125,6 @@ static sluice_status agree_on_source(struct stages *stages, sluice_error *error)
 
 /* ---- agreement 2 ---- */
 
-/* A live byte that nothing writes is an error under a rule file, unless the rules expect it. */
-static sluice_status check_uncovered(const sluice_engine *engine, const slc_session *session, sluice_error *error)
-{
-    const slc_coverage *coverage = &session->coverage;
-    if (!session->resolution.strict_coverage || session->totals.full > 0)
-        return SLUICE_OK; /* load_weights writes what it likes: bytes that are not direct may be its own */
-    slc_names expected = { 0 };
-    sluice_status status = SLUICE_OK;
-    bool added;
-    for (size_t i = 0; i < session->resolution.unsourced.count && status == SLUICE_OK; i++)
-        if (slc_names_add(&expected, session->resolution.unsourced.item[i], &added) == SLC_NO_NAME)
-            status = slc_fail_memory(error, "destination", "the list of unsourced tensors", 0);
-    for (size_t i = 0; i < coverage->nuncovered && status == SLUICE_OK; i++) {
-        const slc_live *live = &engine->live.item[coverage->uncovered[i].live];
-        if (slc_names_find(&expected, live->name) == SLC_NO_NAME)
-            status = slc_fail(error, SLUICE_INVALID, "destination",
-                              "live tensor '%s': nothing writes %lld of its %lld bytes; give it a rule, or list it under unsourced",
-                              live->name, (long long)coverage->uncovered[i].bytes, (long long)slc_live_bytes(live));
-    }
-    slc_names_clear(&expected);
-    return status;
-}
-
 static sluice_status resolve(struct stages *stages, slc_buffer *destinations, sluice_error *error)
 {
     sluice_engine *engine = stages->engine;
@@ -160,18 +141,20 @@ static sluice_status resolve(struct stages *stages, slc_buffer *destinations, sl
                                     &session->coverage, error);
     session->totals = slc_plan_count_totals(session->plan);
     if (status == SLUICE_OK)
-        status = check_uncovered(engine, session, error);
+        status = slc_resolution_check(&session->resolution, &session->coverage, &engine->live, error);
     if (status == SLUICE_OK && session->totals.full > 0 && engine->options.callbacks.load_weights == NULL)
         status = slc_fail(error, SLUICE_INVALID, "destination", "the plan has %zu full parameters and this worker has no load_weights",
                           session->totals.full);
     if (status == SLUICE_OK)
         status = slc_plan_encode_destinations(session->plan, destinations, error);
-    return status == SLUICE_OK ? slc_digest(destinations->data, destinations->length, session->destination_digest, error) : status;
+    return status == SLUICE_OK ? slc_plan_digest_destinations(session->plan, session->destination_digest, error) : status;
 }
 
 static void destination_line(const void *context, size_t index, char *text, size_t size)
 {
-    slc_plan_describe(context, index, text, size);
+    int used = snprintf(text, size, "'%.200s' ", slc_plan_at(context, index)->name);
+    if (used > 0 && (size_t)used < size)
+        slc_plan_destination_text(context, index, text + used, size - (size_t)used);
 }
 
 static sluice_status agree_on_destination(struct stages *stages, sluice_error *error)
@@ -192,7 +175,7 @@ static sluice_status agree_on_destination(struct stages *stages, sluice_error *e
         if (status == SLUICE_OK)
             status = slc_plan_complete(session->plan, &stages->mine);
         if (status == SLUICE_OK)
-            status = slc_digest(agreed.data, agreed.length, session->destination_digest, &stages->mine);
+            status = slc_plan_digest_destinations(session->plan, session->destination_digest, &stages->mine);
         session->totals = slc_plan_count_totals(session->plan);
         status = SLUICE_OK; /* a rank that cannot read what was agreed says so in the next round */
     }

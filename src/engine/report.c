@@ -70,7 +70,7 @@ static json_t *parameters_report(const slc_plan *plan)
     char line[4096];
     for (size_t i = 0; i < slc_plan_count(plan); i++) {
         const slc_param *param = slc_plan_at(plan, i);
-        slc_plan_describe(plan, i, line, sizeof line);
+        slc_plan_destination_text(plan, i, line, sizeof line);
         json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:s, s:s?, s:s?}", "name", param->name, "mode", slc_mode_text(param->mode),
                                               "bytes", (json_int_t)param->bytes, "destination", line, "reason", param->reason, "where",
                                               param->where));

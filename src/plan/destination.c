@@ -267,7 +267,7 @@ static void describe_target(const slc_param *param, const slc_target *target, ch
         slc_text_append(text, size, used, " padded with zeros");
 }
 
-void slc_plan_describe(const slc_plan *plan, size_t index, char *text, size_t size)
+void slc_plan_destination_text(const slc_plan *plan, size_t index, char *text, size_t size)
 {
     size_t used = 0;
     if (size == 0)
@@ -283,6 +283,15 @@ void slc_plan_describe(const slc_plan *plan, size_t index, char *text, size_t si
     }
     if (param->alias_of != NULL)
         slc_text_append(text, size, &used, " of '%s'", param->alias_of);
+}
+
+void slc_plan_describe(const slc_plan *plan, size_t index, char *text, size_t size)
+{
+    slc_plan_destination_text(plan, index, text, size);
+    if (size == 0 || index >= plan->count)
+        return;
+    const slc_param *param = &plan->param[index];
+    size_t used = strlen(text);
     if (param->reason[0] != '\0')
         slc_text_append(text, size, &used, ", because: %s", param->reason);
     if (param->where[0] != '\0')

@@ -119,7 +119,14 @@ sluice_status slc_plan_complete(const slc_plan *plan, sluice_error *error);
 sluice_status slc_plan_encode_destinations(const slc_plan *plan, slc_buffer *buffer, sluice_error *error);
 sluice_status slc_plan_decode_destinations(slc_plan *plan, const void *data, size_t length, sluice_error *error);
 
-/* One parameter's destination as a line of text, for messages that set two side by side. */
+/*
+ * What ranks must agree on: the digest of the destinations without reasons and places, so that workers may keep one rule
+ * file under different paths. Wants a complete plan.
+ */
+sluice_status slc_plan_digest_destinations(const slc_plan *plan, char digest[SLC_DIGEST_TEXT], sluice_error *error);
+
+/* One parameter's destination as a line of text, for messages that set two side by side; describe adds reason and place. */
+void slc_plan_destination_text(const slc_plan *plan, size_t index, char *text, size_t size);
 void slc_plan_describe(const slc_plan *plan, size_t index, char *text, size_t size);
 
 typedef struct slc_plan_totals {

@@ -74,6 +74,7 @@ typedef struct writer {
     const slc_plan *plan;
     slc_buffer *buffer;
     slc_address_index layouts, texts;
+    bool words; /* reasons and places, too */
     bool failed;
 } writer;
 
@@ -108,8 +109,10 @@ static void put_target(writer *w, const slc_param *param, const slc_target *targ
 static void put_param(writer *w, const slc_param *param)
 {
     slc_buffer_u8(w->buffer, (uint8_t)param->mode);
-    put_reference(w, &w->texts, param->where);
-    put_reference(w, &w->texts, param->reason);
+    if (w->words) {
+        put_reference(w, &w->texts, param->where);
+        put_reference(w, &w->texts, param->reason);
+    }
     if (param->mode == SLC_MODE_DIRECT) {
         put_number(w->buffer, param->ntargets);
         for (size_t i = 0; i < param->ntargets; i++)
@@ -123,8 +126,10 @@ static void collect(writer *w)
 {
     for (size_t i = 0; i < w->plan->count && !w->failed; i++) {
         const slc_param *param = &w->plan->param[i];
-        meet(w, &w->texts, param->where);
-        meet(w, &w->texts, param->reason);
+        if (w->words) {
+            meet(w, &w->texts, param->where);
+            meet(w, &w->texts, param->reason);
+        }
         for (size_t t = 0; t < param->ntargets; t++) {
             meet(w, &w->texts, param->target[t].live);
             meet(w, &w->layouts, param->target[t].layout);
@@ -132,12 +137,12 @@ static void collect(writer *w)
     }
 }
 
-sluice_status slc_plan_encode_destinations(const slc_plan *plan, slc_buffer *buffer, sluice_error *error)
+static sluice_status encode(const slc_plan *plan, bool words, slc_buffer *buffer, sluice_error *error)
 {
     sluice_status status = slc_plan_complete(plan, error);
     if (status != SLUICE_OK)
         return status;
-    writer w = { .plan = plan, .buffer = buffer };
+    writer w = { .plan = plan, .buffer = buffer, .words = words };
     collect(&w);
     slc_buffer_u32(buffer, MAGIC);
     put_number(buffer, plan->count);
@@ -157,6 +162,21 @@ sluice_status slc_plan_encode_destinations(const slc_plan *plan, slc_buffer *buf
     if (w.failed || buffer->failed)
         return slc_fail_memory(error, "destination", "the destinations of a plan", buffer->length);
     return SLUICE_OK;
+}
+
+sluice_status slc_plan_encode_destinations(const slc_plan *plan, slc_buffer *buffer, sluice_error *error)
+{
+    return encode(plan, true, buffer, error);
+}
+
+sluice_status slc_plan_digest_destinations(const slc_plan *plan, char digest[SLC_DIGEST_TEXT], sluice_error *error)
+{
+    slc_buffer bytes = { 0 };
+    sluice_status status = encode(plan, false, &bytes, error);
+    if (status == SLUICE_OK)
+        status = slc_digest(bytes.data, bytes.length, digest, error);
+    slc_buffer_clear(&bytes);
+    return status;
 }
 
 /* ---- reading ---- */

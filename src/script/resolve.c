@@ -217,17 +217,14 @@ static int set_destination(lua_State *L)
     return 0;
 }
 
-/* finish(list of unsourced live names, strict coverage, whole modules) */
-static int finish(lua_State *L)
+static void read_texts(lua_State *L, int index, resolver *r, slc_texts *texts)
 {
-    resolver *r = get_resolver(L);
-    size_t count = lua_objlen(L, 1);
-    slc_texts *texts = &r->resolution->unsourced;
+    size_t count = lua_objlen(L, index);
     texts->item = slc_arena_take(r->arena, count, sizeof *texts->item);
     if (texts->item == NULL)
         slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a list of names");
     for (; texts->count < count; texts->count++) {
-        lua_rawgeti(L, 1, (int)texts->count + 1);
+        lua_rawgeti(L, index, (int)texts->count + 1);
         size_t length;
         const char *text = luaL_checklstring(L, -1, &length);
         texts->item[texts->count] = slc_arena_text(r->arena, text, length);
@@ -235,8 +232,16 @@ static int finish(lua_State *L)
         if (texts->item[texts->count] == NULL)
             slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a name");
     }
-    r->resolution->strict_coverage = lua_toboolean(L, 2);
-    r->resolution->whole_modules = lua_toboolean(L, 3);
+}
+
+/* finish(list of unsourced live names, list of loaded ones, strict coverage, whole modules) */
+static int finish(lua_State *L)
+{
+    resolver *r = get_resolver(L);
+    read_texts(L, 1, r, &r->resolution->unsourced);
+    read_texts(L, 2, r, &r->resolution->loaded);
+    r->resolution->strict_coverage = lua_toboolean(L, 3);
+    r->resolution->whole_modules = lua_toboolean(L, 4);
     return 0;
 }
 

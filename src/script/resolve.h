@@ -2,7 +2,7 @@
 #ifndef SLC_SCRIPT_RESOLVE_H
 #define SLC_SCRIPT_RESOLVE_H
 
-#include "plan/plan.h"
+#include "plan/coverage.h"
 #include "script/state.h"
 
 /* A list of texts, owned by the arena that the resolver was given. */
@@ -13,6 +13,7 @@ typedef struct slc_texts {
 
 typedef struct slc_resolution {
     slc_texts unsourced;  /* live tensors that the rules say the trainer never has (patterns matched against the live set) */
+    slc_texts loaded;     /* live tensors that load_weights is to write: those of full parameters, as far as the rules tell */
     bool strict_coverage; /* a live byte that nothing writes is an error unless its tensor is unsourced: true under a rule file */
     bool whole_modules;   /* rule 4 of coverage.h applies: the default resolver, or the host says finalizes_modules */
 } slc_resolution;
@@ -27,5 +28,12 @@ sluice_status slc_script_describe_host(slc_script *script, const char *json, siz
  */
 sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set *live, const char *rules, slc_arena *arena,
                           slc_resolution *resolution, sluice_error *error);
+
+/*
+ * After slc_coverage_check: with strict coverage, every live tensor that nothing writes whole must be unsourced or loaded.
+ * INVALID names the first that is not.
+ */
+sluice_status slc_resolution_check(const slc_resolution *resolution, const slc_coverage *coverage, const slc_live_set *live,
+                                   sluice_error *error);
 
 #endif

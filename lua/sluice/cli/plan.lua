@@ -53,20 +53,9 @@ local function write(result)
    io.stdout:write(table.concat(lines, "\n"), "\n")
 end
 
--- Under a rule file every live byte has a writer, as init asks too; full parameters may bring what is left.
-local function check_coverage(result)
-   local coverage, expected = result.coverage, {}
-   for _, name in ipairs(coverage.unsourced) do
-      expected[name] = true
-   end
-   for _, live in ipairs(coverage.uncovered) do
-      if coverage.strict and result.full.parameters == 0 and not expected[live.name] then
-         fault.wrong("destination: live tensor '%s': nothing writes %.0f of its bytes; give it a rule, or list it under unsourced",
-            live.name, live.bytes)
-      end
-   end
-   json.list(coverage.uncovered)
-   json.list(coverage.unsourced)
+local function mark_lists(result)
+   json.list(result.coverage.uncovered)
+   json.list(result.coverage.unsourced)
 end
 
 --- The plan of one rank, as `sluice plan --json` prints it.
@@ -76,7 +65,7 @@ end
 function plan.make(here, rank, init_info)
    local worker = math.max(rank, here.trainers)
    local result = fault.check(native.plan(here:job(worker, init_info), rank))
-   check_coverage(result)
+   mark_lists(result)
    result.rank, result.role, result.model = rank, here:role(rank), here.title
    result.trainers, result.workers, result.transport = here.trainers, here.workers, here.deployment.transport
    result.seconds.describe = here.seconds

@@ -129,12 +129,12 @@ local function run(args, role)
    return 0
 end
 
-local example = "RANK=%s WORLD_SIZE=6 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 sluice %s examples/deployments/llama3-8b.lua\n\n%s"
+local example = "RANK=%s WORLD_SIZE=8 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 sluice %s examples/deployments/llama3-8b.lua\n\n%s"
 
 --- A command that runs one rank; role is "trainer", "worker", or nil for whichever the rank is.
 function rank.command(name, role, summary)
    return {
-      name = name, summary = summary, example = example:format(role == "worker" and "2" or "0", name, place.help),
+      name = name, summary = summary, example = example:format(role == "worker" and "4" or "0", name, place.help),
       configure = configure,
       run = function(args)
          return run(args, role)

@@ -210,7 +210,12 @@ function supervise.run(ranks, options)
    native.close(self.signals)
    local first = cause(self.failures)
    if first then
-      first.others = #self.failures - 1
+      local counted = { [first.rank] = true }
+      first.others = 0
+      for _, failure in ipairs(self.failures) do -- a rank may fail twice: by its word, and by how it ends
+         first.others = first.others + (counted[failure.rank] and 0 or 1)
+         counted[failure.rank] = true
+      end
    end
    return first, self.cancelled
 end

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -79,6 +80,12 @@ sluice_status slc_host_memfd(const char *name, size_t bytes, int *fd, sluice_err
         made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (made < 0)
         return slc_fail_errno(error, errno, STAGE, "memfd_create for %s", name);
+    struct rlimit longest; /* beyond it the kernel would end the process by a signal */
+    if (getrlimit(RLIMIT_FSIZE, &longest) == 0 && bytes > longest.rlim_cur) {
+        close(made);
+        return slc_fail(error, SLUICE_NO_MEMORY, STAGE, "memfd for %s (%zu bytes) must be within the file size limit of this process (%llu bytes)",
+                        name, bytes, (unsigned long long)longest.rlim_cur);
+    }
     if (ftruncate(made, (off_t)bytes) != 0 || fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         sluice_status status = slc_fail_errno(error, errno, STAGE, "memfd for %s (%zu bytes)", name, bytes);
         close(made);
