@@ -292,7 +292,7 @@ describe("a key", function()
       local function text_of(rank, options)
          options.rank = rank
          local self = host.create(options)
-         if rank == 0 then
+         if rank < 2 then
             self:source("w", {1, 2, 3, 4, 5, 6, 7, 8})
             self:source("f", {1, 2})
          end
