@@ -48,6 +48,20 @@ local function find(list, name)
    end
 end
 
+-- `--timeout -1` is a value that is no good, not an option "-1", which no command has.
+local function join_negative(argv)
+   local list = {}
+   for _, word in ipairs(argv) do
+      local before = list[#list]
+      if before and before:find("^%-%-[%w-]+$") and word:find("^%-[%d.]") then
+         list[#list] = before .. "=" .. word
+      else
+         list[#list + 1] = word
+      end
+   end
+   return list
+end
+
 local function report(fault, args)
    if type(args) == "table" and args.json then
       local json = require "sluice.cli.json"
@@ -69,7 +83,7 @@ function cli.main(native, argv)
       return report({ exit = 1, text = "the Lua module argparse is missing (Debian: apt-get install lua-argparse)" })
    end
    local list = commands()
-   local good, args = build(argparse, list):pparse(argv)
+   local good, args = build(argparse, list):pparse(join_negative(argv))
    if not good then
       local command = find(list, argv[1])
       return report({ exit = 2, text = ("%s\nTry: sluice %s--help"):format(args, command and command.name .. " " or "") })

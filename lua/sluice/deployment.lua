@@ -13,6 +13,7 @@ local deployment = {}
 local LONGEST_TEXT = 1024 * 1024
 local BUDGET = { instructions = 10000000, bytes = 16 * 1024 * 1024 }
 local MAX_RANKS = 2 ^ 31 - 1
+local LONGEST_TIMEOUT_S, MAX_SLOTS = 86400, 1024 -- as the engine has them
 
 local keys = {
    "model", "trainer", "worker", "rules", "transport", "road", "staging_slots", "updates", "batches", "timeout_s", "host",
@@ -77,14 +78,17 @@ local function host_of(value)
       if kind ~= "string" and kind ~= "number" and kind ~= "boolean" then
          check.fail("%s (%s) must be a string, a number or a boolean", path, check.shown(item))
       end
+      if kind == "number" and (item ~= item or item == math.huge or item == -math.huge) then
+         check.fail("%s (%s) must be a finite number", path, check.shown(item))
+      end
       host[key] = item
    end
    return host
 end
 
 local function seconds_of(value)
-   if type(value) ~= "number" or not (value > 0 and value <= 1000000) then
-      check.fail("timeout_s (%s) must be a number above 0 and at most 1000000", check.shown(value))
+   if type(value) ~= "number" or not (value > 0 and value <= LONGEST_TIMEOUT_S) then
+      check.fail("timeout_s (%s) must be a number above 0 and at most %d", check.shown(value), LONGEST_TIMEOUT_S)
    end
    return value
 end
@@ -117,7 +121,7 @@ local function checked(raw)
       transport = raw.transport == nil and "host" or check.text(raw.transport, "transport", 64),
       rules = raw.rules ~= nil and check.text(raw.rules, "rules", 4096) or nil,
       road = raw.road ~= nil and check.one_of(raw.road, "road", roads) or nil,
-      staging_slots = raw.staging_slots ~= nil and check.integer(raw.staging_slots, "staging_slots", 2, 65536) or nil,
+      staging_slots = raw.staging_slots ~= nil and check.integer(raw.staging_slots, "staging_slots", 2, MAX_SLOTS) or nil,
       updates = raw.updates == nil and 1 or check.integer(raw.updates, "updates", 1, 1000000),
       batches = raw.batches == nil and 1 or check.integer(raw.batches, "batches", 1, 1000000),
       timeout_s = raw.timeout_s == nil and 60 or seconds_of(raw.timeout_s),
@@ -187,12 +191,12 @@ end
 
 local function apply(raw, setting)
    local path, text = setting:match("^([%w_.]+)=(.*)$")
-   if not path then
+   if not path or ("." .. path .. "."):find("..", 1, true) then
       check.fail("the setting %s must read key.key=value", check.shown(setting))
    end
    local place, steps = raw, {}
    for step in path:gmatch("[^.]+") do
-      steps[#steps + 1] = tonumber(step) or step
+      steps[#steps + 1] = step:find("^%d+$") and tonumber(step) or step
    end
    for i = 1, #steps - 1 do
       if place[steps[i]] == nil then

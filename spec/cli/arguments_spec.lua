@@ -2,6 +2,7 @@
 
 local cjson = require "cjson"
 local program = require "spec.cli.program"
+local stat = require "posix.sys.stat"
 
 local commands = { "run", "plan", "trainer", "worker", "rank", "version" }
 
@@ -42,6 +43,14 @@ describe("sluice", function()
       assert.equal(result.out:match("%S+\n"):sub(1, -2), program.json(program.run({ "version", "--json" })).version)
    end)
 
+   it("says when its output could not be written, whatever the command", function()
+      for _, command in ipairs({ "--help", "version", "version --json", "run --help", "plan " .. program.deployment() .. " --json",
+         "run " .. program.deployment() .. " --quiet", "run " .. program.deployment() .. " --quiet --json" }) do
+         local text, code = program.shell("$SLUICE " .. command .. " >/dev/full")
+         assert.same({ "sluice: cannot write to standard output: No space left on device\n", 1 }, { text, code }, command)
+      end
+   end)
+
    it("needs a command", function()
       refused(program.run({}), "a command is required")
    end)
@@ -57,6 +66,8 @@ describe("sluice", function()
       { { "run", "a.lua", "--updates", "0" }, "'0' is no whole number above 0" },
       { { "run", "a.lua", "--updates", "two" }, "'two' is no whole number above 0" },
       { { "run", "a.lua", "--timeout=-1" }, "'-1' is no number above 0" },
+      { { "run", "a.lua", "--timeout", "-1" }, "'-1' is no number above 0" },
+      { { "run", "a.lua", "--updates", "-.5" }, "'-.5' is no whole number above 0" },
       { { "run", "a.lua", "--memory", "cloud" }, "argument for option '--memory' must be one of 'shared', 'ordinary'" },
       { { "plan", "a.lua", "--rank=-1" }, "'-1' is no rank" },
       { { "worker", "a.lua", "--port", "65536" }, "'65536' is no port from 1 to 65535" },
@@ -81,7 +92,23 @@ describe("a deployment", function()
    end)
 
    it("that is a folder is an error", function()
-      refused(program.run({ "run", "/tmp" }), "sluice: deployment: /tmp")
+      refused(program.run({ "run", "/tmp" }), "sluice: deployment: /tmp: it must be a regular file, not a folder\n")
+   end)
+
+   it("that is a pipe or a device is an error, as are rules and a checkpoint, and nothing waits for them", function()
+      local pipe = program.file("")
+      os.remove(pipe)
+      assert(stat.mkfifo(pipe, 384))
+      for path, kind in pairs({ [pipe] = "pipe", ["/dev/zero"] = "device" }) do
+         refused(program.run({ "run", path }, nil, 20), ("sluice: deployment: %s: it must be a regular file, not a %s\n"):format(path, kind))
+         refused(run({}, "--rules", path), ("sluice: rules: %s: it must be a regular file, not a %s\n"):format(path, kind))
+         refused(run({ model = { family = "bert", checkpoint = path } }), ("sluice: checkpoint: %s must be a regular file\n"):format(path))
+      end
+   end)
+
+   it("that is longer than any deployment is not read", function()
+      local path = program.file((" "):rep(1024 * 1024 + 1))
+      refused(program.run({ "run", path }), ("sluice: deployment: %s: it must have at most 1048576 bytes\n"):format(path))
    end)
 
    it("with a key that is misspelt names the key and the nearest one", function()
@@ -114,7 +141,13 @@ describe("a deployment", function()
 
    it("takes settings from the command line and checks them, too", function()
       refused(run({}, "--set", "worker.mesh.1.2=0"), "deployment: worker.mesh[1][2] (0)")
-      refused(run({}, "--set", "nonsense"), 'the setting "nonsense" must read key.key=value')
+      for _, nonsense in ipairs({ "nonsense", ".=1", "a..b=1", ".a=1", "a.=1" }) do
+         refused(run({}, "--set", nonsense), ('the setting "%s" must read key.key=value'):format(nonsense))
+      end
+      refused(run({}, "--set", "nan=1"), 'the table has the unknown key "nan"')
+      for text, shown in pairs({ NaN = "nan", ["1e999"] = "inf", ["-1e999"] = "-inf" }) do
+         refused(run({}, "--set", "host.x=" .. text), ("sluice: deployment: host.x (%s) must be a finite number\n"):format(shown))
+      end
       refused(run({}, "--transport", "pigeon"), "pigeon")
       refused(run({}, "--road", "dirt"), "dirt")
    end)
@@ -160,7 +193,10 @@ describe("a checkpoint", function()
    end
 
    it("that is not there is an error with its path", function()
-      refused(run("/nowhere/model.safetensors"), "/nowhere/model.safetensors")
+      refused(run("/nowhere/model.safetensors"), "sluice: checkpoint: /nowhere/model.safetensors: nothing is there\n")
+      refused(run("nowhere.safetensors"), "nowhere.safetensors: nothing is there, neither beside the deployment (/tmp/) nor in the current "
+         .. "directory\n")
+      refused(run("../build/minilm-nowhere"), "; scripts/fetch-minilm brings it\n")
    end)
 
    it("that is cut off is refused", function()

@@ -175,6 +175,15 @@ function program.run(arguments, environment, seconds)
    return program.start(arguments, environment):finish(seconds)
 end
 
+--- Runs a line of shell in which $SLUICE is the program, for what its standard streams are. Returns what it wrote and its code.
+function program.shell(line)
+   local pipe = assert(io.popen(("SLUICE='%s'; { %s ; } 2>&1; echo \"code $?\""):format(program.path, line)))
+   local text = pipe:read("*a")
+   pipe:close()
+   local before, code = text:match("^(.*)code (%d+)\n$")
+   return before, tonumber(code)
+end
+
 --- The one JSON object of standard output; raises where there is more or less.
 function program.json(result)
    assert(select(2, result.out:gsub("\n", "")) == 1 and result.out:sub(-1) == "\n", "not one line: " .. result.out)

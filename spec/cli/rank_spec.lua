@@ -98,6 +98,8 @@ describe("ranks that a launcher starts", function()
 
    local wrong = {
       { "without any variable", {}, "environment: RANK and WORLD_SIZE are not set (nor those of Open MPI, MPICH or Slurm)" },
+      { "with a rank alone", { RANK = 3 }, "environment: RANK is set and WORLD_SIZE is not: a rank needs both" },
+      { "with a world alone", { SLURM_NTASKS = 7 }, "environment: SLURM_NTASKS is set and SLURM_PROCID is not: a rank needs both" },
       { "with a world of another size", { RANK = 3, WORLD_SIZE = 8 }, "environment: WORLD_SIZE (8) must be the deployment's 7 ranks" },
       { "with a rank outside the world", { RANK = 7, WORLD_SIZE = 7 }, "environment: RANK (7) must be below WORLD_SIZE (7)" },
       { "with a rank that is no number", { RANK = "x", WORLD_SIZE = 7 }, "environment: RANK (x) must be a whole number from 0 to" },

@@ -29,6 +29,32 @@ describe("a run under rules", function()
       assert.equal(object.bytes_verified - 2 * 2 * 2 * 24 * 64 * 2, object.bytes_received)
    end)
 
+   local family_config = { num_hidden_layers = 3, hidden_size = 64, intermediate_size = 128, num_attention_heads = 4, vocab_size = 100 }
+   local function with(more)
+      local copy = {}
+      for _, from in ipairs({ family_config, more }) do
+         for key, value in pairs(from) do
+            copy[key] = value
+         end
+      end
+      return copy
+   end
+   local models = {
+      { "llama with biases", "llama", { family = "llama", config = with({ num_key_value_heads = 2, attention_bias = true }) },
+         { { "tp", 2 } } },
+      { "a served pipeline of bert", "bert", { family = "bert", config = with({ max_position_embeddings = 8, type_vocab_size = 2 }) },
+         { { "pp", 2 }, { "tp", 2 } } },
+      { "experts one level deeper", "qwen3_moe", { family = "qwen3_moe", live_experts = "experts.routed_experts",
+         config = with({ num_key_value_heads = 2, head_dim = 16, num_experts = 4, moe_intermediate_size = 32 }) }, { { "tp", 2 } } },
+   }
+   for _, case in ipairs(models) do
+      it("of the family places everything directly: " .. case[1], function()
+         local path = program.deployment({ model = case[3], rules = case[2], worker = { mesh = case[4] } })
+         local object = verified(program.run({ "run", path, "--json" }))
+         assert.equal(0, object.parameters_full)
+      end)
+   end
+
    it("that leave parameters full verifies what load_weights wrote", function()
       local object = verified((run([[
 return {

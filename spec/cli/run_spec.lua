@@ -87,6 +87,36 @@ describe("sluice run", function()
       assert.equal(0, object.bytes_verified)
    end)
 
+   it("verifies a worker whose part of the vocabulary is all padding, where load_weights brings it", function()
+      local model = { family = "llama", config = { num_hidden_layers = 1, hidden_size = 4, intermediate_size = 2,
+         num_attention_heads = 2, num_key_value_heads = 1, head_dim = 2, vocab_size = 17 } }
+      local object = program.json(good(run({ model = model, trainer = { mesh = { { "fsdp", 1 } } },
+         worker = { mesh = { { "tp", 2 } } } })))
+      assert.is_true(object.verified)
+      assert.equal(10, object.parameters_full)
+   end)
+
+   it("runs whichever standard stream is closed", function()
+      for _, closed in ipairs({ "<&-", ">&-", "2>&-", "<&- >&- 2>&-" }) do
+         local text, code = program.shell(("$SLUICE run %s --quiet %s"):format(program.deployment(), closed))
+         assert.equal(0, code, closed .. ": " .. text)
+      end
+   end)
+
+   it("ends with one exit code when ranks are refused, whichever says so first", function()
+      for _ = 1, 10 do
+         local result = run({ rules = "llama" }, "--road", "map", "--memory", "ordinary")
+         assert.equal(2, result.code, result.err)
+         assert.same({}, result.left)
+      end
+   end)
+
+   it("refuses more ranks than one machine can be asked for", function()
+      local result = run({ trainer = { mesh = { { "dp", 4096 } } } })
+      assert.equal(2, result.code)
+      assert.truthy(result.err:find("sluice: run: 4100 ranks on one machine: it starts at most 4096\n$"), result.err)
+   end)
+
    local layouts = {
       { trainer = { mesh = { { "fsdp", 1 } } }, worker = { mesh = { { "tp", 1 } } } },
       { trainer = { mesh = { { "dp", 2 }, { "fsdp", 2 } } }, worker = { mesh = { { "tp", 4 } } } },
@@ -127,6 +157,36 @@ describe("nothing is left", function()
       assert.equal(7, #process:ranks())
       return process
    end
+
+   local function failed(result)
+      assert.equal(1, result.code, result.err)
+      assert.same({}, result.left)
+   end
+
+   for _, number in ipairs({ 1, 4 }) do
+      it(("when rank %d is stopped before the others meet it, and the error names it"):format(number - 1), function()
+         local process = program.start({ "run", program.deployment({ updates = 1000000, timeout_s = 1 }) })
+         assert.is_true(program.until_true(10, function()
+            return #process:ranks() >= number
+         end))
+         local _ = signal.kill(process:ranks()[number].pid, signal.SIGSTOP)
+         local result = process:finish(60)
+         failed(result)
+         assert.truthy(result.err:find(("rank %d%%): nothing was heard of it for %%d+ s: it is stopped"):format(number - 1))
+            or result.err:find("sluice: [^\n]*within 1 s"), result.err:sub(-400))
+      end)
+   end
+
+   it("when a rank is stopped at any moment", function()
+      for moment = 1, 4 do
+         local process = program.start({ "run", program.deployment({ updates = 1000000, timeout_s = 1 }) })
+         assert.is_true(program.until_true(30, function()
+            return process:errors():find(("update %d of"):format(moment * 7), 1, true) ~= nil
+         end), process:errors())
+         signal.kill(process:ranks()[moment].pid, signal.SIGSTOP)
+         failed(process:finish(60))
+      end
+   end)
 
    local function cancelled(result)
       assert.equal(130, result.code, result.err)

@@ -201,21 +201,30 @@ static const char *content_fault(const slc_job *job, const slc_served *served, s
     return NULL;
 }
 
-static sluice_status read_content(lua_State *L, int index, const slc_job *job, const slc_served *served, size_t number,
-                                  slc_content *content, sluice_error *error)
+/* The parameter that the box at `index`, `list`[number] of the live tensor, speaks of. */
+static sluice_status read_source(lua_State *L, int index, const slc_job *job, const slc_served *served, const char *list,
+                                 size_t number, uint32_t *param, sluice_error *error)
 {
     lua_getfield(L, index, "source");
     const char *source = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
     size_t found = slc_job_find(job, source);
     sluice_status status = SLUICE_OK;
     if (found == SIZE_MAX)
-        status = slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": contents[%zu].source (%s) is no parameter", served->name,
+        status = slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": %s[%zu].source (%s) is no parameter", served->name, list,
                           number + 1, source);
     lua_pop(L, 1);
+    *param = (uint32_t)found;
+    return status;
+}
+
+static sluice_status read_content(lua_State *L, int index, const slc_job *job, const slc_served *served, size_t number,
+                                  slc_content *content, sluice_error *error)
+{
+    sluice_status status = read_source(L, index, job, served, "contents", number, &content->param, error);
     if (status != SLUICE_OK)
         return status;
-    content->param = (uint32_t)found;
-    int ndim = job->param[found].ndim;
+    const slc_job_param *param = &job->param[content->param];
+    int ndim = param->ndim;
     int64_t dim[SLC_JOB_DIMS] = { 0 };
     const char *fault = "from, extent, at and dims must be one integer a dim";
     if (read_list(L, index, "from", ndim, 0, content->from) && read_list(L, index, "extent", ndim, 0, content->extent) &&
@@ -223,13 +232,16 @@ static sluice_status read_content(lua_State *L, int index, const slc_job *job, c
         fault = content_fault(job, served, content, dim);
     if (fault != NULL)
         return slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": contents[%zu] of \"%s\": %s", served->name, number + 1,
-                        job->param[found].name, fault);
+                        param->name, fault);
     return SLUICE_OK;
 }
 
-static sluice_status read_zero(lua_State *L, int index, const slc_served *served, size_t number, slc_zero *zero,
-                               sluice_error *error)
+static sluice_status read_zero(lua_State *L, int index, const slc_job *job, const slc_served *served, size_t number,
+                               slc_zero *zero, sluice_error *error)
 {
+    sluice_status status = read_source(L, index, job, served, "zero", number, &zero->param, error);
+    if (status != SLUICE_OK)
+        return status;
     bool good =
         read_list(L, index, "at", served->ndim, 0, zero->at) && read_list(L, index, "extent", served->ndim, 0, zero->extent);
     for (int i = 0; good && i < served->ndim; i++)
@@ -257,7 +269,7 @@ static sluice_status read_boxes(lua_State *L, int index, slc_job *job, slc_serve
     for (size_t i = 0; status == SLUICE_OK && i < served->nzeros; i++) {
         lua_rawgeti(L, -1, (int)i + 1);
         status = lua_istable(L, -1)
-                     ? read_zero(L, lua_gettop(L), served, i, &served->zero[i], error)
+                     ? read_zero(L, lua_gettop(L), job, served, i, &served->zero[i], error)
                      : slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": zero[%zu] must be a table", served->name, i + 1);
         lua_pop(L, 1);
     }

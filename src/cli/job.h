@@ -36,8 +36,9 @@ typedef struct slc_content {
     int64_t from[SLC_JOB_DIMS], extent[SLC_JOB_DIMS], at[SLC_JOB_DIMS];
 } slc_content;
 
-/* A box of a live tensor that must hold zeros. */
+/* A box of a live tensor that must hold zeros: padding of what shows parameter `param` there. */
 typedef struct slc_zero {
+    uint32_t param;
     int64_t at[SLC_JOB_DIMS], extent[SLC_JOB_DIMS];
 } slc_zero;
 

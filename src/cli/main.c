@@ -1,6 +1,11 @@
 /* main.c: the sluice program: makes a Lua state with sluice.native in it and hands the command line to lua/sluice/cli.lua. */
-#include <signal.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "cli/native.h"
 #include "cli/rank.h"
@@ -30,9 +35,31 @@ static void read_code(lua_State *L, int count, void *context)
     line->code = count > 0 ? (int)lua_tointeger(L, 1) : SLC_EXIT_FAILED;
 }
 
+/* What this program opens must not become a standard stream that was closed. */
+static bool open_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            return false;
+    return true;
+}
+
+/* The last word on whether standard output took everything, however the program ends. */
+static void close_output(void)
+{
+    errno = 0;
+    bool failed = ferror(stdout) != 0;
+    if (fclose(stdout) != 0 || failed) {
+        fprintf(stderr, "sluice: cannot write to standard output%s%s\n", errno == 0 ? "" : ": ", errno == 0 ? "" : strerror(errno));
+        _exit(SLC_EXIT_FAILED);
+    }
+}
+
 int main(int argc, char **argv)
 {
     command_line line = { .argc = argc, .argv = argv, .code = SLC_EXIT_FAILED };
+    if (!open_streams() || atexit(close_output) != 0)
+        return SLC_EXIT_FAILED;
     slc_script *script = NULL;
     sluice_error error = SLUICE_ERROR_INIT;
     sluice_status status = slc_script_create(NULL, &script, &error);

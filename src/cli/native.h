@@ -2,10 +2,11 @@
  * native.h: what lua/sluice/cli/ calls in C, as the module sluice.native. A function that can fail in operation returns nil,
  * a text and a status number; misuse raises.
  *
- *   rank.c     run_rank(job, sink)          sink: the socket of whoever started it, or a function that gets each line
+ *   native.c   run_rank(job, sink)          sink: what `report` gives, or a function that gets each line
+ *   line.c     report(descriptor)           the socket of whoever started this rank, with a pulse
  *   plan.c     plan(job)                    one rank's plan without any network
  *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
- *   native.c   version seal checkpoint monotonic peak is_terminal columns
+ *   native.c   version seal checkpoint monotonic peak is_terminal columns kind read_file
  */
 #ifndef SLC_CLI_NATIVE_H
 #define SLC_CLI_NATIVE_H

@@ -251,10 +251,10 @@ static int exit_code(const rank *r, sluice_status status)
 {
     if (status == SLUICE_OK)
         return SLC_EXIT_GOOD;
-    if (slc_flag_raised(&r->cancel.cancelled))
-        return SLC_EXIT_CANCELLED;
-    bool input = status == SLUICE_INVALID || status == SLUICE_SCRIPT || status == SLUICE_UNSUPPORTED;
-    return !r->ready && input ? SLC_EXIT_WRONG : SLC_EXIT_FAILED;
+    bool input = status == SLUICE_INVALID || status == SLUICE_SCRIPT || status == SLUICE_UNSUPPORTED || status == SLUICE_DISAGREE;
+    if (!r->ready && input)
+        return SLC_EXIT_WRONG; /* also where it was cancelled meanwhile: the cause is the same */
+    return slc_flag_raised(&r->cancel.cancelled) ? SLC_EXIT_CANCELLED : SLC_EXIT_FAILED;
 }
 
 int slc_rank_run(slc_job *job, const slc_report *report, sluice_error *error)

@@ -6,6 +6,7 @@
  *   progress  update, done, total                           updated   update, from, to (monotonic clock), bytes, full
  *   verified  update, seconds, bytes                        log       level, text
  *   failed    status, code, stage, text, rank, exit         done
+ *   alive     nothing; at least every second under `sluice run`
  */
 #ifndef SLC_CLI_REPORT_H
 #define SLC_CLI_REPORT_H

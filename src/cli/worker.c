@@ -10,9 +10,11 @@
 
 enum { GUARD = 256 };
 
-/* One place where a parameter is used. */
+/* One place where a parameter is used: a content of a live tensor, or its padding, where there may be no content at all. */
 struct slc_use {
-    uint32_t served, content;
+    uint32_t served;
+    const slc_content *content;
+    const slc_zero *zero;
 };
 
 static size_t room(const slc_served *served)
@@ -25,21 +27,28 @@ static sluice_status index_uses(slc_serving *serving, sluice_error *error)
     const slc_job *job = serving->job;
     size_t total = 0;
     for (size_t s = 0; s < job->nserved; s++)
-        total += job->served[s].ncontents;
+        total += job->served[s].ncontents + job->served[s].nzeros;
     serving->first = slc_arena_take(&serving->arena, job->nparams + 1, sizeof *serving->first);
     serving->use = slc_arena_take(&serving->arena, total + 1, sizeof *serving->use);
     size_t *next = slc_arena_take(&serving->arena, job->nparams + 1, sizeof *next);
     if (serving->first == NULL || serving->use == NULL || next == NULL)
         return slc_fail_memory(error, "worker", "the loader's index", total * sizeof *serving->use);
-    for (size_t s = 0; s < job->nserved; s++)
-        for (size_t c = 0; c < job->served[s].ncontents; c++)
-            serving->first[job->served[s].content[c].param + 1]++;
+    for (size_t s = 0; s < job->nserved; s++) {
+        const slc_served *served = &job->served[s];
+        for (size_t c = 0; c < served->ncontents; c++)
+            serving->first[served->content[c].param + 1]++;
+        for (size_t z = 0; z < served->nzeros; z++)
+            serving->first[served->zero[z].param + 1]++;
+    }
     for (size_t p = 0; p < job->nparams; p++)
         next[p + 1] = serving->first[p + 1] += serving->first[p];
-    for (size_t s = 0; s < job->nserved; s++)
-        for (size_t c = 0; c < job->served[s].ncontents; c++)
-            serving->use[next[job->served[s].content[c].param]++] =
-                (struct slc_use){ .served = (uint32_t)s, .content = (uint32_t)c };
+    for (uint32_t s = 0; s < job->nserved; s++) {
+        const slc_served *served = &job->served[s];
+        for (size_t c = 0; c < served->ncontents; c++)
+            serving->use[next[served->content[c].param]++] = (struct slc_use){ .served = s, .content = &served->content[c] };
+        for (size_t z = 0; z < served->nzeros; z++)
+            serving->use[next[served->zero[z].param]++] = (struct slc_use){ .served = s, .zero = &served->zero[z] };
+    }
     return SLUICE_OK;
 }
 
@@ -117,20 +126,18 @@ static void copy_content(slc_served *served, const slc_content *content, const s
                    (size_t)stretch.unit);
 }
 
-static void clear_padding(slc_served *served)
+static void clear_padding(slc_served *served, const slc_zero *zero)
 {
-    for (size_t i = 0; i < served->nzeros; i++) {
-        slc_content box = { 0 };
-        memcpy(box.at, served->zero[i].at, sizeof box.at);
-        memcpy(box.extent, served->zero[i].extent, sizeof box.extent);
-        for (int d = 0; d < served->ndim; d++)
-            box.dim[d] = (int8_t)d;
-        slc_walk walk;
-        slc_stretch stretch;
-        slc_walk_begin(&walk, &box, served->ndim, served->shape, served->ndim, served->shape, served->dtype->bytes);
-        while (slc_walk_next(&walk, &stretch))
-            memset(served->data + stretch.live, 0, (size_t)stretch.unit);
-    }
+    slc_content box = { 0 };
+    memcpy(box.at, zero->at, sizeof box.at);
+    memcpy(box.extent, zero->extent, sizeof box.extent);
+    for (int d = 0; d < served->ndim; d++)
+        box.dim[d] = (int8_t)d;
+    slc_walk walk;
+    slc_stretch stretch;
+    slc_walk_begin(&walk, &box, served->ndim, served->shape, served->ndim, served->shape, served->dtype->bytes);
+    while (slc_walk_next(&walk, &stretch))
+        memset(served->data + stretch.live, 0, (size_t)stretch.unit);
 }
 
 static sluice_status load_one(slc_serving *serving, const sluice_tensor *tensor, sluice_error *error)
@@ -143,9 +150,11 @@ static sluice_status load_one(slc_serving *serving, const sluice_tensor *tensor,
         return slc_fail(error, SLUICE_CALLBACK, "load_weights", "\"%s\" (%zu bytes) is not the tensor that was announced",
                         tensor->name, tensor->bytes);
     for (size_t u = serving->first[index]; u < serving->first[index + 1]; u++) {
-        slc_served *served = &job->served[serving->use[u].served];
-        copy_content(served, &served->content[serving->use[u].content], param, tensor->data);
-        clear_padding(served);
+        const struct slc_use *use = &serving->use[u];
+        if (use->content != NULL)
+            copy_content(&job->served[use->served], use->content, param, tensor->data);
+        else
+            clear_padding(&job->served[use->served], use->zero);
     }
     serving->loaded++;
     return SLUICE_OK;

@@ -33,6 +33,15 @@ local function rank_of(getenv)
          return whole(names[1], rank, 0, 2 ^ 31 - 1), whole(names[2], size, 1, 2 ^ 31 - 1), names
       end
    end
+   for _, names in ipairs(sources) do
+      local set, missing = names[1], names[2]
+      if not getenv(set) then
+         set, missing = missing, set
+      end
+      if getenv(set) then
+         fault.wrong("environment: %s is set and %s is not: a rank needs both", set, missing)
+      end
+   end
    fault.wrong("environment: RANK and WORLD_SIZE are not set (nor those of Open MPI, MPICH or Slurm)")
 end
 

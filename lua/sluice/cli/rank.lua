@@ -10,6 +10,8 @@ local world = require "sluice.cli.world"
 
 local rank = {}
 
+local LONGEST_INFO = 2 ^ 30
+
 local function number(text)
    local value = tonumber(text)
    if not value or value < 0 or value % 1 ~= 0 then
@@ -44,13 +46,11 @@ local function configure(parser)
 end
 
 local function read(path)
-   local file, text = io.open(path, "rb")
-   if not file then
-      fault.wrong("init: %s", text)
+   local text, problem = native.read_file(path, LONGEST_INFO)
+   if not text then
+      fault.wrong("init: %s", problem)
    end
-   local content = file:read("*a")
-   file:close()
-   return content
+   return text
 end
 
 -- What a rank on its own shows and sums up.
@@ -108,6 +108,8 @@ local function write(result)
 end
 
 local function run(args, role)
+   -- From here on `sluice run` hears of this rank, however long the rest takes.
+   local report = args.report_fd and fault.check(native.report(args.report_fd))
    local here = world.load(args)
    local stand = place.find(args, here.size)
    check_role(here, stand, role)
@@ -116,9 +118,9 @@ local function run(args, role)
       listen_fd = args.listen_fd or -1, key_fd = args.key_fd or -1, key_file = args.key_file,
       insecure_control = args.insecure_control or false, verify = not args.no_verify, ordinary = args.memory == "ordinary",
    })
-   if args.report_fd then
+   if report then
       here = nil -- luacheck: ignore
-      return native.run_rank(job, args.report_fd)
+      return native.run_rank(job, report)
    end
    local result = run_alone(here, stand, job)
    if args.json then

@@ -17,6 +17,8 @@ local run = {
       .. "they did; writing and checking of values do not count. bytes_direct and bytes_full are the plan's, each parameter once.",
 }
 
+local MOST_RANKS = 4096 -- processes of one machine
+
 function run.configure(parser)
    world.configure(parser)
    parser:flag("--no-verify", "Move only; check nothing."):target("no_verify")
@@ -95,7 +97,7 @@ local function summary(here, planned, books, verify, total_s)
       bytes_direct = planned.direct.bytes, bytes_full = planned.full.bytes,
       bytes_alias = planned.alias.bytes, bytes_skip = planned.skip.bytes,
       bytes_received = books.received, bytes_verified = books.checked,
-      coverage = { live_bytes = coverage.live_bytes, written_bytes = coverage.written_bytes, padded_bytes = coverage.padded_bytes,
+      coverage = { worker = 0, live_bytes = coverage.live_bytes, written_bytes = coverage.written_bytes, padded_bytes = coverage.padded_bytes,
          uncovered = coverage.uncovered },
       seconds = seconds, update_seconds = json.list(updates), gb_per_s = units.rate(books.received, seconds.update),
    }
@@ -122,8 +124,8 @@ local function write(result)
       "full      " .. mode("full"),
       "alias     " .. mode("alias"),
       "skip      " .. mode("skip"),
-      ("live      %s a worker, %.1f%% written in place, %s cleared, %s left to load_weights"):format(units.bytes(coverage.live_bytes),
-         100 * coverage.written_bytes / math.max(1, coverage.live_bytes), units.bytes(coverage.padded_bytes),
+      ("live      %s on worker %d, %.1f%% written in place, %s cleared, %s left to load_weights"):format(units.bytes(coverage.live_bytes),
+         coverage.worker, 100 * coverage.written_bytes / math.max(1, coverage.live_bytes), units.bytes(coverage.padded_bytes),
          units.count(#coverage.uncovered, "tensor")),
       ("seconds   %.3f describe, %.3f plan, %.3f prepare, %.3f init, %.3f fill, %.3f update, %.3f verify, %.3f in all"):format(seconds.describe,
          seconds.plan, seconds.prepare, seconds.init, seconds.fill, seconds.update, seconds.verify, seconds.total),
@@ -146,6 +148,9 @@ function run.run(args)
    local start = native.monotonic()
    local show = progress.new(args.quiet)
    local here = world.load(args)
+   if here.size > MOST_RANKS then
+      fault.wrong("run: %d ranks on one machine: it starts at most %d", here.size, MOST_RANKS)
+   end
    local listener, port = fault.check(native.listen(here.size))
    local init_info = here:init_info("127.0.0.1", port)
    local planned = plan.make(here, here.trainers, init_info)
@@ -158,6 +163,7 @@ function run.run(args)
    books.now = native.monotonic
    local ranks, descriptors = ranks_of(here, args, init_info, port, listener)
    local first, cancelled = supervise.run(ranks, {
+      silence_s = here.deployment.timeout_s,
       on_event = function(rank, event)
          books:event(rank, event)
       end,

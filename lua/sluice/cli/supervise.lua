@@ -8,8 +8,12 @@ local fault = require "sluice.cli.fault"
 
 local supervise = {}
 
-local SIGKILL, SIGTERM = 9, 15
+local SIGKILL, SIGTERM, SIGCONT = 9, 15, 18
 local TICK_MS = 100
+local LONGEST_TICK_S = 0.5 -- of what counts as silence: while this process is stopped itself, it hears nobody
+local LEAST_SILENCE_S = 5 -- ranks are heard of every second (src/cli/line.c)
+local START_S = 60 -- until a rank is first heard of; and more, the more ranks start together
+local START_EACH_S = 0.1
 local LONGEST_LINE = 16 * 1024 * 1024
 local OK_TO_FOLLOW = { [5] = true, [6] = true, [10] = true } -- timeout, peer, cancelled: mostly the echo of another's failure
 
@@ -37,6 +41,7 @@ function group:stop()
    if not self.deadline then
       self.deadline = native.monotonic() + self.grace_s
       self:send(SIGTERM)
+      self:send(SIGCONT) -- a rank that is stopped acts on nothing before
    end
 end
 
@@ -50,7 +55,9 @@ function group:take_line(child, line)
    if not good or type(event) ~= "table" then
       return self:fail(child, 2, "it reported what is no event: " .. line:sub(1, 200), 1)
    end
-   if event.event == "failed" then
+   if event.event == "alive" then
+      return nil
+   elseif event.event == "failed" then
       child.said = true
       local weight = event.code == 10 and 5 or OK_TO_FOLLOW[event.code] and 3 or 2
       return self:fail(child, weight, event.text, event.exit)
@@ -84,6 +91,7 @@ function group:drain(child)
          return false
       end
       local from = 1
+      child.heard, child.began = self.clock, true
       child.rest = child.rest .. bytes
       while true do
          local stop = child.rest:find("\n", from, true)
@@ -136,6 +144,38 @@ function group:take_signals()
    end
 end
 
+-- Whether the process stands still by a signal or a debugger.
+local function stopped(child)
+   local file = io.open(("/proc/%d/stat"):format(child.pid))
+   local text = file and file:read("*l")
+   if file then
+      file:close()
+   end
+   return text ~= nil and text:match("^.*%) ([Tt]) ") ~= nil
+end
+
+function group:check_silence()
+   for _, child in ipairs(self.children) do
+      local silent = self.clock - child.heard
+      if not child.ended and silent > self.silence_s and (child.began or silent > self.start_s or stopped(child)) then
+         self:fail(child, 1, ("nothing was heard of it for %d s%s"):format(math.floor(silent), stopped(child) and ": it is stopped" or ""), 1)
+         native.kill(child.pidfd, SIGKILL)
+         child.sent[SIGKILL] = true
+      end
+   end
+end
+
+-- Time as silence counts it. Ranks are looked at only after everything that they sent was read.
+function group:tick()
+   local now = native.monotonic()
+   self.clock = self.clock + math.min(now - self.now, LONGEST_TICK_S)
+   self.now = now
+   if not self.deadline and self.clock > self.look_at then
+      self.look_at = self.clock + LONGEST_TICK_S
+      self:check_silence()
+   end
+end
+
 function group:step()
    local list = { self.signals }
    for fd in pairs(self.by_fd) do
@@ -153,7 +193,8 @@ function group:step()
          self:reap(child)
       end
    end
-   if self.deadline and native.monotonic() > self.deadline then
+   self:tick()
+   if self.deadline and self.now > self.deadline then
       self:send(SIGKILL)
    end
    self.on_tick()
@@ -165,7 +206,7 @@ function group:start(rank, spec)
       self:fail({ rank = rank }, 1, pidfd, 1)
       return
    end
-   local child = { rank = rank, pid = pid, pidfd = pidfd, report = report, rest = "", sent = {} }
+   local child = { rank = rank, pid = pid, pidfd = pidfd, report = report, rest = "", sent = {}, heard = 0, began = false }
    self.children[#self.children + 1] = child
    self.by_fd[pidfd], self.by_fd[report] = child, child
    self.alive = self.alive + 1
@@ -184,15 +225,17 @@ end
 
 --- Starts one process a rank and waits for all.
 -- @param ranks a list of { arguments =, environment =, descriptors = }; the first is rank 0
--- @param options on_event(rank, event), on_tick(), started() and grace_s
+-- @param options on_event(rank, event), on_tick(), started(), grace_s, and silence_s: how long a rank may say nothing
 -- @return nil when every rank ended well; else { rank =, text =, exit =, others = how many more failed }, and whether the user
 --    ended it
 function supervise.run(ranks, options)
    local self = setmetatable({
       children = {}, by_fd = {}, alive = 0, count = #ranks, waiting = 0, failures = {}, cancelled = false, grace_s = options.grace_s or 5,
       on_event = options.on_event, on_tick = options.on_tick or function() end,
+      silence_s = math.max(options.silence_s, LEAST_SILENCE_S), clock = 0, look_at = 0, now = native.monotonic(),
       signals = fault.check(native.signals()),
    }, group)
+   self.start_s = math.max(self.silence_s, START_S) + START_EACH_S * self.count
    for i, spec in ipairs(ranks) do
       if self.deadline then
          break
@@ -203,6 +246,7 @@ function supervise.run(ranks, options)
    if options.started then
       options.started()
    end
+   self.now = native.monotonic()
    while self.alive > 0 do
       self:step()
    end

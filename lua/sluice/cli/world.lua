@@ -11,6 +11,7 @@ local world = {}
 world.__index = world
 
 local NO_MEMORY = 3 -- of sluice_status
+local LONGEST_DEPLOYMENT = 1024 * 1024
 
 local function natural(text)
    local number = tonumber(text)
@@ -66,33 +67,27 @@ local function settings(args)
 end
 
 local function read_file(path)
-   local file, text = io.open(path, "rb")
-   if not file then
-      fault.wrong("deployment: %s", text)
+   local text, problem = native.read_file(path, LONGEST_DEPLOYMENT)
+   if not text then
+      fault.wrong("deployment: %s", problem)
    end
-   local content, problem = file:read("*a")
-   file:close()
-   if not content then
-      fault.wrong("deployment: %s: %s", path, problem)
-   end
-   return content
-end
-
-local function exists(path)
-   local file = io.open(path, "rb")
-   if file then
-      file:close()
-   end
-   return file ~= nil
+   return text
 end
 
 -- A path in a deployment means a file beside the deployment, or else one of the current directory.
 local function beside(path, file)
    local folder = file:match("^(.*/)")
-   if path:sub(1, 1) ~= "/" and folder and exists(folder .. path) then
+   if path:sub(1, 1) ~= "/" and folder and native.kind(folder .. path) then
       return folder .. path
    end
    return path
+end
+
+local function no_checkpoint(path, file)
+   local folder = file:match("^(.*/)") or "./"
+   fault.wrong("checkpoint: %s: nothing is there%s%s", path,
+      path:sub(1, 1) == "/" and "" or (", neither beside the deployment (%s) nor in the current directory"):format(folder),
+      path:find("build/minilm", 1, true) and "; scripts/fetch-minilm brings it" or "")
 end
 
 --- Reads and checks the deployment that args name, and describes its model. Ends the command on wrong input.
@@ -102,12 +97,20 @@ function world.load(args)
    local checked = fault.check(deployment.read(read_file(args.deployment), args.deployment, settings(args)))
    if checked.rules and checked.rules:find("[/.]") then -- else it is the name of a family
       checked.rules = beside(checked.rules, args.deployment)
+      local kind = native.kind(checked.rules)
+      if kind and kind ~= "file" then
+         fault.wrong("rules: %s: it must be a regular file, not a %s", checked.rules, kind)
+      end
    end
    local list
    if checked.model.checkpoint then
-      checked.model.checkpoint = beside(checked.model.checkpoint, args.deployment)
+      local path = beside(checked.model.checkpoint, args.deployment)
+      if not native.kind(path) then
+         no_checkpoint(checked.model.checkpoint, args.deployment)
+      end
+      checked.model.checkpoint = path
       local text, status
-      list, text, status = native.checkpoint(checked.model.checkpoint)
+      list, text, status = native.checkpoint(path)
       if not list then
          fault.raise(status == NO_MEMORY and 1 or 2, "%s", text)
       end

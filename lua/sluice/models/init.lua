@@ -76,6 +76,7 @@ local function host_of(family, config, worker)
       num_key_value_heads = config.num_key_value_heads, head_dim = config.head_dim, hidden_size = config.hidden_size,
       intermediate_size = config.intermediate_size, moe_intermediate_size = config.moe_intermediate_size,
       num_experts = config.num_experts, vocab_size = config.vocab_size, padded_vocab_size = serving.padded(config.vocab_size),
+      live_experts = config.live_experts ~= "experts" and config.live_experts or nil,
       tie_word_embeddings = config.tie_word_embeddings or false, finalizes_modules = false,
    }
 end

@@ -179,7 +179,7 @@ function serving:vocabulary(name, vocab_size, hidden)
       contents[1] = strip(name, { vocab_size, hidden }, 0, start, real, 0)
    end
    if real < rows then
-      zero[1] = { at = { real, 0 }, extent = { rows - real, hidden } }
+      zero[1] = { source = name, at = { real, 0 }, extent = { rows - real, hidden } }
    end
    self:add(name, { rows, hidden }, "vocab", contents, zero)
 end

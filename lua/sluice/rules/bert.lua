@@ -6,10 +6,19 @@ local rows = divide(required "hidden_size", tp)
 local vocab = required "vocab_size"
 local padded = host.padded_vocab_size or round_up(vocab, 64)
 
+-- A served pipeline: blocks of layers, the embeddings on the first stage, the pooler on the last.
+local stages = axes.pp
+local layers = stages > 1 and spread(host.pipeline_layers or required "num_hidden_layers", stages).owner
+
 return {
    name = "bert",
    strip = { "_fsdp_wrapped_module", "_orig_mod" },
    full = host.quantization and "the host is quantized (" .. host.quantization .. ")",
+   pins = layers and {
+      where "encoder.layer.{l}.**" (pin("pp", pick("l", layers))),
+      where "embeddings.**" (pin("pp", 0)),
+      where "pooler.**" (pin("pp", stages - 1)),
+   },
    rules = {
       rule "encoder.layer.{l}.attention.self.query.{w=weight|bias}" {
          into = "encoder.layer.{l}.attention.qkv.{w}", at = span(0, 0, rows), layout = column },

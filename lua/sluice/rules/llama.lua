@@ -39,6 +39,7 @@ return {
       rule "model.layers.{l}.self_attn.v_proj.{w=weight|bias}" {
          into = "model.layers.{l}.self_attn.qkv_proj.{w}", at = span(0, q + kv, kv), layout = kv_column },
       rule "model.layers.{l}.self_attn.o_proj.weight" { layout = row },
+      rule "model.layers.{l}.self_attn.o_proj.bias" { layout = replicate },
 
       rule "model.layers.{l}.mlp.gate_proj.weight" {
          into = "model.layers.{l}.mlp.gate_up_proj.weight", at = span(0, 0, gate), layout = column },
