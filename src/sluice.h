@@ -17,8 +17,10 @@
  * Pointers. An engine, a name and what a call fills in must not be NULL unless a comment allows it; an `error` always may be.
  *
  * Threads. One engine is used by one thread at a time; two engines are independent. sluice_cancel may be called from any
- * thread at any moment. Callbacks run on the thread that made the call, save `progress`, which runs on the thread that
- * moves bytes.
+ * thread at any moment. Callbacks run on the thread that made the call, save `progress` and `log`, which may also run on
+ * the thread that moves bytes. From init to shutdown an engine has one more thread, which tells the other ranks that this
+ * one lives while the host is busy; it calls nothing of the host, and what it learns, the next call says. A process that
+ * forks must not use the engine in the child.
  *
  * Ownership. What is passed in is copied before the call returns, except the tensors themselves: live tensors and source
  * shards stay the caller's memory and must stay valid, at the same address, from init to shutdown; a source may be
@@ -134,6 +136,15 @@ typedef struct sluice_callbacks {
 
 #define SLUICE_CALLBACKS_INIT { .size = sizeof(sluice_callbacks) }
 
+/* Deadlines of one kind of wait each, in seconds; 0 means options.timeout_s. */
+typedef struct sluice_timeouts {
+    double connect;  /* until every rank has joined, name look-up and handshake included */
+    double agree;    /* the rest of init, from the first round of agreement to READY */
+    double update;   /* one batch */
+    double finish;
+    double shutdown; /* to hand over what others still have to hear; never more than 1 s */
+} sluice_timeouts;
+
 /*
  * Options of an engine; initialise with SLUICE_OPTIONS_INIT. Strings are copied.
  *   rank         this process' rank in [0, world_size); trainers come first
@@ -143,6 +154,15 @@ typedef struct sluice_callbacks {
  *   listen_fd    rank 0 only: a listening TCP socket to take over instead of binding master_port; -1 for none. The engine closes it.
  *   staging_slots  full tensors that can be in flight or kept at once on a worker, at least 2; 0 means 2
  *   road         how the host transport copies: NULL tries "map", then "pull", then "ring"; a name forces that one
+ *   timeouts     the same deadline for single phases
+ *   beat_s       how often ranks tell each other that they live, in seconds, the same on every rank; 0 means 1. A rank that
+ *                is not heard for three beats is lost, and every other rank's current or next call says so
+ *   key_file     the deployment's secret, 32 to 4096 bytes: a regular file that only its owner can read or write. With a key,
+ *                the same on every rank, ranks speak TLS 1.3 and prove to rank 0 which rank they are
+ *   key_fd       the same from a descriptor, read to its end (a file: from its beginning) and closed by create, also when
+ *                create fails; -1 for none
+ *   insecure_control  true allows connections between ranks without a key off the loopback interface: anyone who reaches
+ *                rank 0's port can then join as a rank
  */
 typedef struct sluice_options {
     uint32_t size;
@@ -154,9 +174,15 @@ typedef struct sluice_options {
     int listen_fd;
     uint32_t staging_slots;
     sluice_callbacks callbacks;
+    sluice_timeouts timeouts;
+    double beat_s;
+    const char *key_file;
+    int key_fd;
+    bool insecure_control;
 } sluice_options;
 
-#define SLUICE_OPTIONS_INIT { .size = sizeof(sluice_options), .listen_fd = -1, .callbacks = SLUICE_CALLBACKS_INIT }
+#define SLUICE_OPTIONS_INIT                                                                                            \
+    { .size = sizeof(sluice_options), .listen_fd = -1, .callbacks = SLUICE_CALLBACKS_INIT, .key_fd = -1 }
 
 /* X(NAME, text) */
 #define SLUICE_STATE_LIST(X) X(NEW, "new") X(READY, "ready") X(UPDATING, "updating") X(FAILED, "failed")

@@ -3,6 +3,7 @@
 local program = require "spec.cli.program"
 local unistd = require "posix.unistd"
 local socket = require "posix.sys.socket"
+local stat = require "posix.sys.stat"
 
 -- No launcher of the machine that runs the specs has a say.
 local function environment(more)
@@ -22,8 +23,11 @@ local function run_all(names, more)
       for name, value in pairs(more or {}) do
          variables[name] = value
       end
-      local command = names.command or (rank < 3 and "trainer" or "worker")
-      processes[rank] = program.start({ command, path, "--json" }, variables)
+      local arguments = { names.command or (rank < 3 and "trainer" or "worker"), path, "--json" }
+      if names.key then
+         arguments[4], arguments[5] = "--key-file", names.key
+      end
+      processes[rank] = program.start(arguments, variables)
    end
    for rank = 0, 6 do
       results[rank] = processes[rank]:finish(60)
@@ -54,6 +58,33 @@ describe("ranks that a launcher starts", function()
 
    it("take Slurm's variables, and one command for both roles", function()
       check_all(run_all({ "SLURM_PROCID", "SLURM_NTASKS", command = "rank" }))
+   end)
+
+   it("meet with a key, and say nothing of it", function()
+      local key = program.file(("a secret of seven ranks "):rep(3), ".key")
+      assert(stat.chmod(key, tonumber("600", 8)))
+      local results = run_all({ "RANK", "WORLD_SIZE", key = key })
+      check_all(results)
+      for rank = 0, 6 do
+         assert.is_nil((results[rank].out .. results[rank].err):find("a secret", 1, true))
+      end
+   end)
+
+   it("are refused with a key file that others can read", function()
+      local key = program.file(("a secret of seven ranks "):rep(3), ".key")
+      assert(stat.chmod(key, tonumber("644", 8)))
+      local result = program.run({ "worker", program.deployment(), "--key-file", key },
+         environment({ RANK = 3, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = program.free_port() }))
+      assert.not_equal(0, result.code)
+      assert.truthy(result.err:find("create: key_file (" .. key .. ") has mode 0644; only its owner may read or write it (chmod 600)", 1, true),
+         result.err)
+   end)
+
+   it("are refused off the loopback interface without a key", function()
+      local result = program.run({ "worker", program.deployment() },
+         environment({ RANK = 3, WORLD_SIZE = 7, MASTER_ADDR = "192.0.2.1", MASTER_PORT = "1234" }))
+      assert.not_equal(0, result.code)
+      assert.truthy(result.err:find("192.0.2.1:1234 is not on the loopback interface: a key must be given", 1, true), result.err)
    end)
 
    it("leave MASTER_PORT to torchrun's agent", function()

@@ -16,7 +16,7 @@ describe("control under sanitizers", function()
       local path = os.tmpname()
       os.remove(path)
       local code, output = run("cc -g -O1 -std=c11 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc "
-                                  .. "spec/support/control_driver.c src/base/*.c src/control/*.c -o " .. path .. " -lcrypto -lpthread")
+                                  .. "spec/support/control_driver.c src/base/*.c src/control/*.c -o " .. path .. " -lssl -lcrypto -lpthread")
       assert(code == 0, output)
       driver = path
    end)

@@ -59,7 +59,7 @@ describe("rendezvous", function()
          it(case[1], function()
             local free = control.free_port(case[2], case[2] and "::1")
             all_agree(world.run(3, function(rank)
-               return join({rank = rank, world = 3, address = case[1], port = free, listen_fd = -1})
+               return join({rank = rank, world = 3, address = case[1], port = free, listen_fd = -1, insecure = true})
             end), 0, 2)
          end)
       end
@@ -67,7 +67,7 @@ describe("rendezvous", function()
       it("both kinds of address under ::", function()
          local free = control.free_port()
          all_agree(world.run(3, function(rank)
-            return join({rank = rank, world = 3, address = ({[0] = "::", "127.0.0.1", "::1"})[rank], port = free, listen_fd = -1})
+            return join({rank = rank, world = 3, address = ({[0] = "::", "127.0.0.1", "::1"})[rank], port = free, listen_fd = -1, insecure = true})
          end), 0, 2)
       end)
 
@@ -97,7 +97,7 @@ describe("rendezvous", function()
       it("an address that this machine does not have", function()
          assert.same({status = status.system, rank = -1, stage = "rendezvous",
                       text = "rendezvous: rank 0 cannot listen on 192.0.2.1:" .. port .. ": Cannot assign requested address"},
-                     join({rank = 0, world = 2, listen_fd = -1, address = "192.0.2.1"}))
+                     join({rank = 0, world = 2, listen_fd = -1, address = "192.0.2.1", insecure = true}))
       end)
 
       it("a name that does not resolve, on every rank", function()

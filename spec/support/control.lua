@@ -11,11 +11,15 @@ local control = {}
 
 control.status = {ok = 0, invalid = 1, no_memory = 3, system = 4, timeout = 5, peer = 6, disagree = 7, unsupported = 9, cancelled = 10,
                   callback = 11}
-control.frame_type = {join = 1, refuse = 2, welcome = 3, envelope = 4, verdict = 5, abort = 6, leave = 7}
+control.frame_type = {join = 1, refuse = 2, welcome = 3, envelope = 4, verdict = 5, abort = 6, leave = 7, beat = 8}
+
+local library
 
 --- The library with control's headers declared.
 function control.library()
-   return inside.declare("control/agree.h", "control/address.h", "control/claim.h", "control/text.h", "control/word.h")
+   library = library or inside.declare("control/agree.h", "control/address.h", "control/claim.h", "control/text.h", "control/word.h",
+                                       "control/secure.h")
+   return library
 end
 
 --- An error as a table.
@@ -37,8 +41,19 @@ function control.failure(status, stage, text)
    return err
 end
 
+--- The key that holds these bytes; it is freed with the process.
+function control.key(bytes)
+   local C = control.library()
+   local read_end, write_end = unistd.pipe()
+   unistd.write(write_end, bytes)
+   unistd.close(write_end)
+   local key, err = ffi.new("slc_key *[1]"), inside.error()
+   assert(C.slc_key_read_descriptor(read_end, key, err) == 0, inside.text(err))
+   return key[0]
+end
+
 --- Joins. options: rank, world, port, address ("127.0.0.1"), listen_fd, seconds (10), cancelled (a bool[1]), log (a list that
--- gets the lines). Returns the group, or nil and the outcome.
+-- gets the lines), key (bytes), insecure, beat_s. Returns the group, or nil and the outcome.
 function control.join(options)
    local C = control.library()
    local given = ffi.new("slc_rendezvous_options")
@@ -58,6 +73,9 @@ function control.join(options)
          table.insert(options.log, ffi.string(text))
       end
    end
+   given.key = options.key and control.key(options.key) or nil
+   given.insecure = options.insecure or false
+   given.beat_s = options.beat_s or 0
    local group, err = ffi.new("slc_group *[1]"), inside.error()
    local status = C.slc_rendezvous_join(given, group, err)
    if status ~= 0 then
@@ -200,11 +218,12 @@ function control.frame(options)
       .. control.u32(options.tag or 0) .. control.u32(options.length or #payload) .. control.u32(options.reserved or 0) .. payload
 end
 
---- The payload of a JOIN. options: rank, world, left_ms (10000), process (77), nonce, host ("elsewhere").
+--- The payload of a JOIN. options: rank, world, left_ms (10000), process (77), beat_ms (0), nonce, host ("elsewhere").
 function control.claim(options)
    local left = options.left_ms or 10000
    return control.u32(options.rank) .. control.u32(options.world) .. control.u64(left) .. control.u64(left)
-      .. control.u64(options.process or 77) .. (options.nonce or ("n"):rep(16)) .. control.string(options.host or "elsewhere")
+      .. control.u64(options.process or 77) .. control.u32(options.beat_ms or 0)
+      .. (options.nonce or ("n"):rep(16)) .. control.string(options.host or "elsewhere")
 end
 
 function control.join_frame(options)

@@ -5,6 +5,9 @@
  *     control_driver allocations <rank>     every n-th allocation of that rank fails, once and from then on
  *     control_driver damage <seed> <count>  strangers and members that send damaged frames
  *     control_driver time <ranks> <rounds>  one line: seconds to join, seconds a round
+ *     control_driver idle <ranks> <seconds> one line: what beats cost rank 0 and another rank while nobody calls anything
+ *
+ * Behind these: "secure" for a key, "beats" for beats of 0.1 s.
  *
  * Exit status 0 when every rank ended as it must; a rank that a sanitizer stops does not.
  */
@@ -18,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,6 +35,8 @@
     } while (0)
 
 static int this_rank = -1;
+static const slc_key *key_of_all;
+static double beat_of_all;
 
 static int listen_on_loopback(uint16_t *port)
 {
@@ -61,7 +67,8 @@ static void heed(const sluice_error *error, sluice_status status)
 static slc_rendezvous_options options_of(int rank, int world, int listener, uint16_t port, double seconds)
 {
     return (slc_rendezvous_options){ .address = "127.0.0.1", .port = port, .listen_fd = rank == 0 ? listener : -1, .rank = rank,
-                                     .world_size = world, .deadline = slc_deadline_in(seconds) };
+                                     .world_size = world, .deadline = slc_deadline_in(seconds), .key = key_of_all,
+                                     .beat_s = beat_of_all };
 }
 
 static sluice_status answer_much(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error)
@@ -183,6 +190,7 @@ static void append_join(slc_buffer *bytes, uint64_t *state)
     slc_buffer_u32(&payload, 3);
     for (int i = 0; i < 5; i++)
         slc_buffer_u64(&payload, next_random(state) % 100000);
+    slc_buffer_u32(&payload, 0);
     slc_buffer_string(&payload, "host");
     append_frame(bytes, SLC_FRAME_JOIN, 0, &payload);
     slc_buffer_clear(&payload);
@@ -257,6 +265,7 @@ static int stand_damage(uint64_t seed, int count)
                 slc_buffer_u32(&payload, 2);
                 for (int j = 0; j < 5; j++)
                     slc_buffer_u64(&payload, 1000);
+                slc_buffer_u32(&payload, 0);
                 slc_buffer_string(&payload, "host");
                 append_frame(&bytes, SLC_FRAME_JOIN, 0, &payload);
                 slc_buffer_clear(&payload);
@@ -328,14 +337,76 @@ static int take_time(int world, int rounds)
     return bad > 0;
 }
 
+/* ---- the cost of beats ---- */
+
+static double processor_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+static int stand_idle(int world, double seconds)
+{
+    uint16_t port;
+    int listener = listen_on_loopback(&port);
+    int rank = 0;
+    for (int i = 1; i < world && rank == 0; i++)
+        if (fork() == 0)
+            rank = i;
+    this_rank = rank;
+    if (rank != 0)
+        close(listener);
+    sluice_error error = SLUICE_ERROR_INIT;
+    slc_group *group;
+    slc_rendezvous_options options = options_of(rank, world, listener, port, 60);
+    CHECK(slc_rendezvous_join(&options, &group, &error) == SLUICE_OK);
+    CHECK(slc_group_round(group, "source", NULL, "x", 1, slc_judge_equal, NULL, NULL, slc_deadline_in(60), &error) == SLUICE_OK);
+    double before = processor_seconds();
+    usleep((useconds_t)(seconds * 1e6));
+    double spent = processor_seconds() - before;
+    if (rank < 2)
+        printf("rank %d of %d: %.3f ms of processor a second with beats of %g s\n", rank, world, spent / seconds * 1e3, beat_of_all);
+    fflush(stdout);
+    CHECK(slc_group_round(group, "source", NULL, "x", 1, slc_judge_equal, NULL, NULL, slc_deadline_in(60), &error) == SLUICE_OK);
+    slc_group_leave(group);
+    if (rank != 0)
+        exit(0);
+    int bad = 0, how;
+    while (wait(&how) > 0)
+        bad += !WIFEXITED(how) || WEXITSTATUS(how) != 0;
+    return bad > 0;
+}
+
+static void set_key(void)
+{
+    int end[2];
+    sluice_error error = SLUICE_ERROR_INIT;
+    slc_key *key;
+    CHECK(pipe(end) == 0 && write(end[1], "a key for this driver, long enough", 34) == 34 && close(end[1]) == 0);
+    CHECK(slc_key_read_descriptor(end[0], &key, &error) == SLUICE_OK);
+    key_of_all = key;
+}
+
 int main(int count, char **argument)
 {
+    for (bool more = true; more && count > 2;) {
+        more = strcmp(argument[count - 1], "secure") == 0 || strcmp(argument[count - 1], "beats") == 0;
+        if (more && strcmp(argument[count - 1], "secure") == 0)
+            set_key();
+        else if (more)
+            beat_of_all = 0.1;
+        count -= more;
+    }
+    if (count == 4 && strcmp(argument[1], "idle") == 0)
+        return stand_idle(atoi(argument[2]), atof(argument[3]));
     if (count == 3 && strcmp(argument[1], "allocations") == 0)
         return fail_allocations(atoi(argument[2]));
     if (count == 4 && strcmp(argument[1], "damage") == 0)
         return stand_damage(strtoull(argument[2], NULL, 10), atoi(argument[3]));
     if (count == 4 && strcmp(argument[1], "time") == 0)
         return take_time(atoi(argument[2]), atoi(argument[3]));
-    fprintf(stderr, "usage: control_driver allocations <rank> | damage <seed> <count> | time <ranks> <rounds>\n");
+    fprintf(stderr, "usage: control_driver allocations <rank> | damage <seed> <count> | time <ranks> <rounds> | "
+                    "idle <ranks> <seconds>, then [secure] [beats]\n");
     return 2;
 }

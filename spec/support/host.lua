@@ -15,7 +15,8 @@ local function check(status, err)
    end
 end
 
---- options: rank, rules, road, timeout_s, listen_fd, staging_slots, load_weights(host, next) -> status, reload_begin, reload_end.
+--- options: rank, rules, road, timeout_s, timeouts, beat_s, listen_fd, key_file, key_fd, insecure_control, staging_slots,
+-- load_weights(host, next) -> status, reload_begin, reload_end.
 function host.create(options)
    local self = setmetatable({anchors = {}, kept = {}}, host)
    local given = ffi.new("sluice_options")
@@ -23,9 +24,15 @@ function host.create(options)
    given.callbacks.size = ffi.sizeof("sluice_callbacks")
    given.rank = options.rank
    given.listen_fd = options.listen_fd or -1
+   given.key_fd = options.key_fd or -1
+   given.insecure_control = options.insecure_control or false
+   given.beat_s = options.beat_s or 0
+   for phase, seconds in pairs(options.timeouts or {}) do
+      given.timeouts[phase] = seconds
+   end
    given.timeout_s = options.timeout_s or 10
    given.staging_slots = options.staging_slots or 0
-   for _, name in ipairs {"rules", "road", "transport"} do
+   for _, name in ipairs {"rules", "road", "transport", "key_file"} do
       if options[name] then
          given[name] = options[name]
       end

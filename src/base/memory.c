@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- the door ---- */
 
@@ -59,6 +60,29 @@ char *slc_duplicate(const char *text)
     if (copy != NULL)
         memcpy(copy, text, bytes);
     return copy;
+}
+
+/* ---- secrets ---- */
+
+void *slc_secret_allocate(size_t bytes)
+{
+    void *pages = must_fail() ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED)
+        return NULL;
+    if (madvise(pages, bytes, MADV_DONTDUMP) != 0) {
+        munmap(pages, bytes);
+        return NULL;
+    }
+    (void)mlock(pages, bytes); /* refused where RLIMIT_MEMLOCK is spent; the secret then may reach the swap, as everything else */
+    return pages;
+}
+
+void slc_secret_release(void *secret, size_t bytes)
+{
+    if (secret == NULL)
+        return;
+    explicit_bzero(secret, bytes);
+    munmap(secret, bytes);
 }
 
 /* ---- arenas ---- */

@@ -17,6 +17,13 @@ void slc_release(void *block);
 char *slc_duplicate(const char *text);
 
 /*
+ * Zeroed pages of their own for secrets: left out of core dumps, kept out of swap where the system allows that. NULL when
+ * there is no memory. Released with the same size, wiped first; NULL is allowed.
+ */
+void *slc_secret_allocate(size_t bytes);
+void slc_secret_release(void *secret, size_t bytes);
+
+/*
  * For specs: the n-th request from now on fails (1 is the next), and every one after it too with `sticky`; 0 ends that.
  * Returns the requests counted since the last call.
  */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/flag.h"
 
 static void *wait_for_signals(void *user)
 {
@@ -26,7 +27,7 @@ static void *wait_for_signals(void *user)
             continue;
         if (++seen[got.ssi_signo == SIGTERM] > 1)
             _exit(130);
-        cancel->cancelled = true;
+        slc_flag_set(&cancel->cancelled, true);
         sluice_cancel(cancel->engine);
     }
 }

@@ -303,7 +303,7 @@ static sluice_status read_live(lua_State *L, int index, slc_job *job, sluice_err
 
 static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_error *error)
 {
-    int64_t rank = 0, trainers = 1, workers = 1, updates = 1, batches = 1, listen_fd = -1, slots = 0;
+    int64_t rank = 0, trainers = 1, workers = 1, updates = 1, batches = 1, listen_fd = -1, key_fd = -1, slots = 0;
     sluice_status status = read_integer(L, index, "trainers", 1, INT32_MAX, &trainers, error);
     if (status == SLUICE_OK)
         status = read_integer(L, index, "workers", 1, INT32_MAX - trainers, &workers, error);
@@ -316,6 +316,8 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     if (status == SLUICE_OK)
         status = read_integer(L, index, "listen_fd", -1, INT32_MAX, &listen_fd, error);
     if (status == SLUICE_OK)
+        status = read_integer(L, index, "key_fd", -1, INT32_MAX, &key_fd, error);
+    if (status == SLUICE_OK)
         status = read_integer(L, index, "staging_slots", 0, INT32_MAX, &slots, error);
     job->rank = (int32_t)rank;
     job->trainers = (int32_t)trainers;
@@ -323,6 +325,9 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->updates = (uint32_t)updates;
     job->batches = (uint32_t)batches;
     job->listen_fd = (int)listen_fd;
+    job->key_fd = (int)key_fd;
+    job->key_file = read_text(L, index, "key_file", &job->arena);
+    job->insecure_control = read_flag(L, index, "insecure_control");
     job->staging_slots = (uint32_t)slots;
     job->rules = read_text(L, index, "rules", &job->arena);
     job->transport = read_text(L, index, "transport", &job->arena);
@@ -332,16 +337,18 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->verify = read_flag(L, index, "verify");
     lua_getfield(L, index, "timeout_s");
     job->timeout_s = lua_tonumber(L, -1);
+    lua_getfield(L, index, "beat_s");
+    job->beat_s = lua_tonumber(L, -1);
     lua_getfield(L, index, "init_info");
     const char *info = lua_tolstring(L, -1, &job->init_info_length);
     job->init_info = info == NULL ? NULL : slc_arena_text(&job->arena, info, job->init_info_length);
-    lua_pop(L, 2);
+    lua_pop(L, 3);
     return status;
 }
 
 sluice_status slc_job_read(lua_State *L, int index, slc_job *job, sluice_error *error)
 {
-    *job = (slc_job){ .listen_fd = -1 };
+    *job = (slc_job){ .listen_fd = -1, .key_fd = -1 };
     luaL_checkstack(L, 16, "reading a job");
     sluice_status status = read_options(L, index, job, error);
     const char *checkpoint = read_text(L, index, "checkpoint", &job->arena);
@@ -360,5 +367,5 @@ void slc_job_clear(slc_job *job)
 {
     slc_checkpoint_close(job->checkpoint);
     slc_arena_clear(&job->arena);
-    *job = (slc_job){ .listen_fd = -1 };
+    *job = (slc_job){ .listen_fd = -1, .key_fd = -1 };
 }

@@ -69,6 +69,10 @@ typedef struct slc_job {
     double timeout_s;
     uint32_t staging_slots; /* 0: the engine's default */
     int listen_fd; /* -1 for none */
+    int key_fd; /* the same */
+    const char *key_file; /* NULL for none */
+    bool insecure_control;
+    double beat_s; /* 0: the engine's default */
     uint32_t updates, batches;
     bool ordinary; /* sources in ordinary memory instead of memory that peers can map */
     bool verify;

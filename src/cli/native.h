@@ -5,9 +5,8 @@
  *   native.c   run_rank(job, sink)          sink: what `report` gives, or a function that gets each line
  *   line.c     report(descriptor)           the socket of whoever started this rank, with a pulse
  *   plan.c     plan(job)                    one rank's plan without any network
- *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd
- *   native.c   version seal checkpoint monotonic peak is_terminal columns
- *              kind read_file
+ *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
+ *   native.c   version seal checkpoint monotonic peak is_terminal columns kind read_file
  */
 #ifndef SLC_CLI_NATIVE_H
 #define SLC_CLI_NATIVE_H

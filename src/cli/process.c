@@ -15,9 +15,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -266,6 +268,25 @@ static int process_listen(lua_State *L)
     return 2;
 }
 
+/* key() -> a descriptor of an unnamed file that holds a fresh random key, for all ranks of one run */
+static int process_key(lua_State *L)
+{
+    unsigned char key[32];
+    int fd = getrandom(key, sizeof key, 0) == (ssize_t)sizeof key ? memfd_create("sluice", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1;
+    bool written = fd >= 0 && fchmod(fd, S_IRUSR | S_IWUSR) == 0 && write(fd, key, sizeof key) == (ssize_t)sizeof key &&
+                   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0;
+    int failed = errno;
+    explicit_bzero(key, sizeof key);
+    if (written) {
+        lua_pushinteger(L, fd);
+        return 1;
+    }
+    if (fd >= 0)
+        close(fd);
+    errno = failed;
+    return slc_native_fail_errno(L, "cannot make a key");
+}
+
 /* memfd(text) -> a descriptor of an unnamed file that holds it and can no longer change */
 static int process_memfd(lua_State *L)
 {
@@ -301,5 +322,6 @@ const luaL_Reg slc_native_process[] = {
     { "let_go", process_let_go },
     { "listen", process_listen },
     { "memfd", process_memfd },
+    { "key", process_key },
     { NULL, NULL },
 };

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/flag.h"
 #include "cli/verify.h"
 
 typedef struct {
@@ -80,6 +81,10 @@ static sluice_status make(rank *r, sluice_error *error)
     options.road = job->road;
     options.timeout_s = job->timeout_s;
     options.listen_fd = job->listen_fd;
+    options.key_fd = job->key_fd;
+    options.key_file = job->key_file;
+    options.insecure_control = job->insecure_control;
+    options.beat_s = job->beat_s;
     options.staging_slots = job->staging_slots;
     options.callbacks.user = r;
     options.callbacks.log = on_log;
@@ -112,7 +117,7 @@ static sluice_status meet(rank *r, sluice_error *error)
     slc_report_begin(&line, "waiting");
     slc_report_count(&line, "update", r->update);
     slc_report_end(r->report, &line);
-    while (!r->cancel.cancelled) {
+    while (!slc_flag_raised(&r->cancel.cancelled)) {
         struct pollfd on = { .fd = r->report->go, .events = POLLIN };
         char byte;
         if (poll(&on, 1, 50) <= 0)
@@ -249,7 +254,7 @@ static int exit_code(const rank *r, sluice_status status)
     bool input = status == SLUICE_INVALID || status == SLUICE_SCRIPT || status == SLUICE_UNSUPPORTED || status == SLUICE_DISAGREE;
     if (!r->ready && input)
         return SLC_EXIT_WRONG; /* also where it was cancelled meanwhile: the cause is the same */
-    return r->cancel.cancelled ? SLC_EXIT_CANCELLED : SLC_EXIT_FAILED;
+    return slc_flag_raised(&r->cancel.cancelled) ? SLC_EXIT_CANCELLED : SLC_EXIT_FAILED;
 }
 
 int slc_rank_run(slc_job *job, const slc_report *report, sluice_error *error)

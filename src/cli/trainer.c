@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/flag.h"
 #include "cli/walk.h"
 #include "script/init_info.h"
 
@@ -107,7 +108,7 @@ sluice_status slc_shards_fill(slc_shards *shards, const slc_job *job, uint64_t u
         slc_walk_begin(&walk, &shard->box, param->ndim, param->shape, param->ndim, shard->shape, param->dtype->bytes);
         while (slc_walk_next(&walk, &stretch))
             slc_values_write(&param->values, update, (uint64_t)stretch.source, shard->data + stretch.live, (size_t)stretch.unit);
-        if (*cancelled)
+        if (slc_flag_raised(cancelled))
             return slc_fail(error, SLUICE_CANCELLED, "trainer", "cancelled while it wrote update %llu",
                             (unsigned long long)update);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/flag.h"
 #include "cli/walk.h"
 
 enum { CHUNK = 32768, SHOWN = 16 };
@@ -160,7 +161,7 @@ static sluice_status check_served(check *c)
         slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
         while (slc_walk_next(&walk, &stretch))
             check_stretch(c, param, &stretch);
-        if (*c->cancelled)
+        if (slc_flag_raised(c->cancelled))
             return slc_fail(c->error, SLUICE_CANCELLED, "verify", "cancelled in update %llu", (unsigned long long)c->update);
     }
     for (size_t i = 0; i < served->nzeros; i++)

@@ -2,6 +2,7 @@
 #include "control/address.h"
 
 #include "base/error.h"
+#include "base/flag.h"
 #include "base/memory.h"
 
 #include <arpa/inet.h>
@@ -112,7 +113,7 @@ static sluice_status await(lookup *job, slc_deadline deadline, const volatile bo
         pthread_cond_timedwait(&job->done_now, &job->lock, &at);
         if (job->done)
             break;
-        if (cancelled != NULL && *cancelled)
+        if (slc_flag_raised(cancelled))
             status = slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled while looking up \"%s\"", job->host);
         else if (slc_deadline_passed(deadline))
             status = slc_fail(error, SLUICE_TIMEOUT, STAGE, "the look-up of \"%s\" took longer than %.3g s", job->host,
@@ -214,6 +215,22 @@ sluice_status slc_address_resolve(const char *address, uint16_t port, slc_deadli
         status = copy_endpoints(job->found, port, list, count, error);
     let_go(job);
     return status;
+}
+
+bool slc_address_is_loopback(const slc_endpoint *endpoint)
+{
+    struct sockaddr_storage address = { 0 };
+    struct sockaddr_in four;
+    struct sockaddr_in6 six;
+    memcpy(&address, endpoint->address, endpoint->length);
+    memcpy(&four, &address, sizeof four);
+    memcpy(&six, &address, sizeof six);
+    if (address.ss_family == AF_INET)
+        return ntohl(four.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    if (address.ss_family != AF_INET6)
+        return false;
+    return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) ||
+           (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr) && six.sin6_addr.s6_addr[12] == IN_LOOPBACKNET);
 }
 
 void slc_address_text(const slc_endpoint *endpoint, char text[SLC_ADDRESS_TEXT])

@@ -22,6 +22,8 @@ typedef struct slc_endpoint {
 sluice_status slc_address_resolve(const char *address, uint16_t port, slc_deadline deadline, const volatile bool *cancelled,
                                   slc_endpoint **list, size_t *count, sluice_error *error);
 
+bool slc_address_is_loopback(const slc_endpoint *endpoint); /* 127.0.0.0/8, also inside IPv6, and ::1 */
+
 /* "1.2.3.4:5", "[::1]:5", or "a local socket" for other families. An IPv4 address inside IPv6 is shown as IPv4. */
 void slc_address_text(const slc_endpoint *endpoint, char text[SLC_ADDRESS_TEXT]);
 

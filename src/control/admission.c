@@ -5,10 +5,12 @@
 #include "control/admission.h"
 
 #include "base/error.h"
+#include "base/flag.h"
 #include "control/agree.h"
 #include "control/attendance.h"
 #include "control/group.h"
 #include "control/listener.h"
+#include "control/secure.h"
 #include "control/socket.h"
 #include "control/word.h"
 
@@ -38,6 +40,7 @@ static const double RIVAL_S = 1; /* held that long, so that all ranks of a secon
 typedef struct admission {
     const slc_rendezvous_options *options;
     const slc_claim *own;
+    slc_secure *secure; /* NULL without a key */
     slc_listener listener;
     slc_attendance here;
     sluice_error failure; /* of rank 0 itself; ends the waiting */
@@ -121,6 +124,14 @@ static void consider(admission *at, slc_visitor *visitor)
 {
     const slc_claim *claim = &visitor->claim;
     char why[160];
+    int32_t proved_rank, proved_world;
+    slc_channel_proved(visitor->channel, &proved_rank, &proved_world);
+    if (at->secure != NULL && (claim->rank != proved_rank || claim->world_size != proved_world)) {
+        snprintf(why, sizeof why, "it joins as rank %d of %d, its handshake was that of rank %d of %d", claim->rank, claim->world_size,
+                 proved_rank, proved_world);
+        refuse_stranger(at, visitor, SLUICE_DISAGREE, why);
+        return;
+    }
     if (claim->world_size != at->options->world_size) {
         snprintf(why, sizeof why, "rank %d has world size %d, rank 0 has %d", claim->rank, claim->world_size, at->options->world_size);
         refuse_stranger(at, visitor, SLUICE_DISAGREE, why);
@@ -161,6 +172,8 @@ static void hear_stranger(admission *at, slc_visitor *stranger, sluice_status st
     if (status == SLUICE_INVALID && version != 0 && version != SLC_PROTOCOL_VERSION) {
         snprintf(why, sizeof why, "it speaks protocol version %u, rank 0 speaks %u", version, SLC_PROTOCOL_VERSION);
         refuse_stranger(at, stranger, SLUICE_UNSUPPORTED, why);
+    } else if (status == SLUICE_UNSUPPORTED) {
+        refuse_stranger(at, stranger, SLUICE_DISAGREE, slc_word_bare("control", error->text));
     } else if (status == SLUICE_PEER) {
         turn_away(at, stranger, "it ended before it said who it is");
     } else if (status != SLUICE_OK) {
@@ -223,6 +236,10 @@ static void accept_some(admission *at, int listener)
         slc_visitor *stranger;
         if (slc_channel_open(fd, JOIN_LONGEST, &channel, NULL) != SLUICE_OK)
             continue;
+        if (at->secure != NULL && slc_channel_secure(channel, at->secure, NULL) != SLUICE_OK) {
+            slc_channel_close(channel);
+            continue;
+        }
         if (at->here.visitors.list[SLC_STRANGER].count >= MOST_STRANGERS)
             turn_away(at, at->here.visitors.list[SLC_STRANGER].first, "it made room for another connection");
         if (slc_visitors_add(&at->here.visitors, channel, slc_deadline_in(STRANGER_S), &stranger, NULL) == SLUICE_OK)
@@ -296,6 +313,8 @@ static sluice_status open_doors(admission *at, sluice_error *error)
     sluice_status status = slc_listener_open(at->options, &at->listener, error);
     if (status == SLUICE_OK)
         status = check_descriptors(at->options->world_size, error);
+    if (status == SLUICE_OK && at->options->key != NULL)
+        status = slc_secure_create(at->options->key, 0, at->options->world_size, &at->secure, error);
     if (status != SLUICE_OK)
         return status;
     at->here.member = slc_allocate_zeroed((size_t)at->options->world_size, sizeof *at->here.member);
@@ -330,7 +349,7 @@ static sluice_status gather(admission *at, sluice_error *error)
             slc_attendance_overfull(&at->here, error);
             return error->status;
         }
-        if (at->options->cancelled != NULL && *at->options->cancelled) {
+        if (slc_flag_raised(at->options->cancelled)) {
             slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled on rank 0");
             error->rank = 0;
             return error->status;
@@ -389,6 +408,7 @@ sluice_status slc_admission_run(const slc_rendezvous_options *options, const slc
     slc_visitors_clear(&at.here.visitors);
     if (at.here.visitors.poller >= 0)
         close(at.here.visitors.poller);
+    slc_secure_release(at.secure);
     slc_listener_close(&at.listener);
     slc_release(at.here.member);
     return status;

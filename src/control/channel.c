@@ -1,10 +1,12 @@
 /*
- * channel.c: see channel.h. The only file that reads or writes a control socket: TLS and liveness beats belong here. Owns
- * the socket, the frame that is coming in and the frames that wait to go out.
+ * channel.c: see channel.h. Only this file, and secure.c under it, read or write a control socket. Owns the socket, its TLS,
+ * the frame that is coming in and the frames that wait to go out.
  */
 #include "control/channel.h"
 
 #include "base/error.h"
+#include "base/flag.h"
+#include "control/secure.h"
 #include "control/socket.h"
 
 #include <errno.h>
@@ -22,6 +24,8 @@ enum {
     READ_AT_ONCE = 1 << 20,
     WRITE_AT_ONCE = 4 << 20,
     FRAMES_AT_ONCE = 8,
+    RECORD = 16 << 10, /* what TLS writes at once */
+    TLS_HANDSHAKE = 0x16,
     SLICE_MS = 50,
     LONG_SLICE_MS = 60000
 };
@@ -41,6 +45,8 @@ typedef struct outgoing {
 
 struct slc_channel {
     int fd;
+    slc_secure_link *secure; /* NULL without a key */
+    bool dry;
     uint32_t longest, speaks, peer_version;
     char peer[SLC_ADDRESS_TEXT];
 
@@ -85,6 +91,20 @@ void slc_frame_clear(slc_frame *frame)
 
 /* ---- open and close ---- */
 
+/*
+ * Small frames go at once; and before beats begin, the kernel finds out that the other machine is gone, after 30 s without
+ * an answer. Refused by sockets that are not TCP, which need none of it.
+ */
+static void set_options(int fd)
+{
+    static const struct {
+        int level, name, value;
+    } option[] = { { IPPROTO_TCP, TCP_NODELAY, 1 },    { SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, 10 },
+                   { IPPROTO_TCP, TCP_KEEPINTVL, 5 }, { IPPROTO_TCP, TCP_KEEPCNT, 4 },  { IPPROTO_TCP, TCP_USER_TIMEOUT, 30000 } };
+    for (size_t i = 0; i < sizeof option / sizeof option[0]; i++)
+        setsockopt(fd, option[i].level, option[i].name, &option[i].value, sizeof option[i].value);
+}
+
 sluice_status slc_channel_open(int fd, uint32_t longest, slc_channel **channel, sluice_error *error)
 {
     *channel = NULL;
@@ -100,8 +120,7 @@ sluice_status slc_channel_open(int fd, uint32_t longest, slc_channel **channel, 
         slc_release(made);
         return status;
     }
-    int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* refused by sockets that are not TCP, which need none */
+    set_options(fd);
     slc_endpoint peer = slc_socket_there(fd);
     slc_address_text(&peer, made->peer);
     made->fd = fd;
@@ -129,8 +148,22 @@ void slc_channel_close(slc_channel *channel)
     while (channel->first != NULL)
         drop_first(channel);
     slc_release(channel->payload);
+    slc_secure_close(channel->secure);
     close(channel->fd);
     slc_release(channel);
+}
+
+sluice_status slc_channel_secure(slc_channel *channel, struct slc_secure *secure, sluice_error *error)
+{
+    return slc_secure_open(secure, channel->fd, channel->peer, &channel->secure, error);
+}
+
+void slc_channel_proved(const slc_channel *channel, int32_t *rank, int32_t *world_size)
+{
+    *rank = -1;
+    *world_size = 0;
+    if (channel->secure != NULL)
+        slc_secure_proved(channel->secure, rank, world_size);
 }
 
 int slc_channel_fd(const slc_channel *channel)
@@ -247,34 +280,70 @@ static void count_sent(slc_channel *channel, size_t bytes)
     }
 }
 
-sluice_status slc_channel_flush(slc_channel *channel, size_t *left, sluice_error *error)
+/* *bytes is 0 where nothing can be written now. */
+static sluice_status write_parts(slc_channel *channel, const struct iovec *part, size_t count, size_t *bytes, sluice_error *error)
 {
-    size_t written = 0;
-    while (channel->queued > 0 && written < WRITE_AT_ONCE) {
-        struct iovec part[2 * FRAMES_AT_ONCE];
-        struct msghdr message = { .msg_iov = part, .msg_iovlen = gather_parts(channel, part) };
-        ssize_t bytes = sendmsg(channel->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (bytes < 0 && errno == EINTR)
-            continue;
-        if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            break;
-        if (bytes < 0) {
-            *left = channel->queued;
-            return ended(channel, errno, error);
-        }
-        count_sent(channel, (size_t)bytes);
-        written += (size_t)bytes;
-    }
-    *left = channel->queued;
+    struct msghdr message = { .msg_iov = (struct iovec *)part, .msg_iovlen = count };
+    *bytes = 0;
+    ssize_t sent;
+    do
+        sent = sendmsg(channel->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK ? SLUICE_OK : ended(channel, errno, error);
+    *bytes = (size_t)sent;
     return SLUICE_OK;
 }
 
+/* One record of as many parts as fit: small frames travel together. */
+static sluice_status write_record(slc_channel *channel, const struct iovec *part, size_t count, size_t *bytes, sluice_error *error)
+{
+    unsigned char record[RECORD];
+    size_t filled = 0;
+    for (size_t i = 0; i < count && filled < sizeof record; i++) {
+        size_t room = sizeof record - filled, length = part[i].iov_len < room ? part[i].iov_len : room;
+        memcpy(record + filled, part[i].iov_base, length);
+        filled += length;
+    }
+    return slc_secure_write(channel->secure, record, filled, bytes, error);
+}
+
+sluice_status slc_channel_flush(slc_channel *channel, size_t *left, sluice_error *error)
+{
+    size_t written = 0, bytes = 1;
+    sluice_status status = SLUICE_OK;
+    while (channel->queued > 0 && written < WRITE_AT_ONCE && bytes > 0 && status == SLUICE_OK) {
+        struct iovec part[2 * FRAMES_AT_ONCE];
+        size_t count = gather_parts(channel, part);
+        status = channel->secure == NULL ? write_parts(channel, part, count, &bytes, error)
+                                         : write_record(channel, part, count, &bytes, error);
+        count_sent(channel, bytes);
+        written += bytes;
+    }
+    *left = channel->queued;
+    return status;
+}
+
 /* ---- in ---- */
+
+bool slc_channel_pending(const slc_channel *channel)
+{
+    return channel->secure != NULL && slc_secure_pending(channel->secure) > 0;
+}
+
+void slc_channel_dry(slc_channel *channel, bool dry)
+{
+    channel->dry = dry;
+}
 
 /* *bytes is 0 where nothing is there yet. */
 static sluice_status read_some(slc_channel *channel, void *into, size_t room, size_t *bytes, sluice_error *error)
 {
     *bytes = 0;
+    if (channel->dry && !slc_channel_pending(channel))
+        return SLUICE_OK;
+    if (channel->secure != NULL)
+        return slc_secure_read(channel->secure, into, room, bytes, error);
     for (;;) {
         ssize_t got = recv(channel->fd, into, room, MSG_DONTWAIT);
         if (got > 0) {
@@ -292,6 +361,8 @@ static sluice_status read_some(slc_channel *channel, void *into, size_t room, si
 
 static sluice_status accept_header(slc_channel *channel, sluice_error *error)
 {
+    if (channel->secure == NULL && channel->head[0] == TLS_HANDSHAKE && channel->head[1] == 3)
+        return slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "it has a key, and rank 0 has none");
     sluice_status status = slc_frame_decode(channel->head, &channel->header, error);
     channel->peer_version = channel->header.version;
     if (status == SLUICE_OK && channel->longest != 0 && channel->header.length > channel->longest)
@@ -314,10 +385,19 @@ static sluice_status grow(slc_channel *channel, sluice_error *error)
     return SLUICE_OK;
 }
 
-sluice_status slc_channel_take(slc_channel *channel, slc_frame *frame, bool *got, sluice_error *error)
+/* One end has a key and the other none. Its bytes are taken away, so that closing does not reset what is said to it yet. */
+static sluice_status part_ways(slc_channel *channel)
 {
-    *frame = (slc_frame){ 0 };
-    *got = false;
+    unsigned char bytes[4096];
+    for (int i = 0; i < FRAMES_AT_ONCE && recv(channel->fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0;)
+        i++;
+    slc_secure_close(channel->secure);
+    channel->secure = NULL;
+    return SLUICE_UNSUPPORTED;
+}
+
+static sluice_status take(slc_channel *channel, slc_frame *frame, bool *got, sluice_error *error)
+{
     size_t total = 0, bytes;
     while (channel->head_filled < SLC_FRAME_HEADER) {
         sluice_status status = read_some(channel, channel->head + channel->head_filled, SLC_FRAME_HEADER - channel->head_filled, &bytes, error);
@@ -339,7 +419,7 @@ sluice_status slc_channel_take(slc_channel *channel, slc_frame *frame, bool *got
             return status;
         channel->filled += bytes;
         total += bytes;
-        if (total >= READ_AT_ONCE && channel->filled < channel->header.length)
+        if (total >= READ_AT_ONCE && channel->filled < channel->header.length && !slc_channel_pending(channel))
             return SLUICE_OK;
     }
     *frame = (slc_frame){ .header = channel->header, .payload = channel->payload };
@@ -349,12 +429,20 @@ sluice_status slc_channel_take(slc_channel *channel, slc_frame *frame, bool *got
     return SLUICE_OK;
 }
 
+sluice_status slc_channel_take(slc_channel *channel, slc_frame *frame, bool *got, sluice_error *error)
+{
+    *frame = (slc_frame){ 0 };
+    *got = false;
+    sluice_status status = take(channel, frame, got, error);
+    return status == SLUICE_UNSUPPORTED ? part_ways(channel) : status;
+}
+
 /* ---- waiting ---- */
 
 static sluice_status wait_for(slc_channel *channel, short events, const char *what, slc_deadline deadline,
                               const volatile bool *cancelled, sluice_error *error)
 {
-    if (cancelled != NULL && *cancelled)
+    if (slc_flag_raised(cancelled))
         return slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled while %s %s", what, channel->peer);
     if (slc_deadline_passed(deadline))
         return slc_fail(error, SLUICE_TIMEOUT, STAGE, "%s %s took longer than %.3g s", what, channel->peer, deadline.seconds);
@@ -363,6 +451,19 @@ static sluice_status wait_for(slc_channel *channel, short events, const char *wh
     if (ready < 0 && errno != EINTR)
         return slc_fail_errno(error, errno, STAGE, "%s %s", what, channel->peer);
     return SLUICE_OK;
+}
+
+sluice_status slc_channel_handshake(slc_channel *channel, slc_deadline deadline, const volatile bool *cancelled, sluice_error *error)
+{
+    short wanted = 0;
+    sluice_status status = SLUICE_OK;
+    do {
+        if (wanted != 0)
+            status = wait_for(channel, wanted, "the TLS handshake with", deadline, cancelled, error);
+        if (status == SLUICE_OK && channel->secure != NULL)
+            status = slc_secure_handshake(channel->secure, &wanted, error);
+    } while (status == SLUICE_OK && wanted != 0);
+    return status;
 }
 
 sluice_status slc_channel_send(slc_channel *channel, slc_frame_type type, uint32_t tag, const void *payload, size_t length,

@@ -17,11 +17,12 @@ static void tame_host(char *host)
             *host = '?';
 }
 
-sluice_status slc_claim_make(int32_t rank, int32_t world_size, slc_deadline deadline, slc_claim *claim, sluice_error *error)
+sluice_status slc_claim_make(int32_t rank, int32_t world_size, slc_deadline deadline, double beat_s, slc_claim *claim, sluice_error *error)
 {
     *claim = (slc_claim){ .rank = rank, .world_size = world_size, .process = (uint64_t)getpid() };
     claim->left_ms = slc_word_left_ms(deadline);
     claim->total_ms = (int64_t)(deadline.seconds * 1e3);
+    claim->beat_ms = (uint32_t)(beat_s * 1e3);
     if (gethostname(claim->host, sizeof claim->host - 1) < 0 || claim->host[0] == '\0')
         snprintf(claim->host, sizeof claim->host, "unknown");
     tame_host(claim->host);
@@ -41,6 +42,7 @@ void slc_claim_write(slc_buffer *buffer, const slc_claim *claim)
     slc_buffer_u64(buffer, (uint64_t)claim->left_ms);
     slc_buffer_u64(buffer, (uint64_t)claim->total_ms);
     slc_buffer_u64(buffer, claim->process);
+    slc_buffer_u32(buffer, claim->beat_ms);
     slc_buffer_append(buffer, claim->nonce, SLC_NONCE);
     slc_buffer_string(buffer, claim->host);
 }
@@ -54,6 +56,7 @@ bool slc_claim_read(const unsigned char *payload, size_t length, slc_claim *clai
     claim->left_ms = (int64_t)slc_read_u64(&reader);
     claim->total_ms = (int64_t)slc_read_u64(&reader);
     claim->process = slc_read_u64(&reader);
+    claim->beat_ms = slc_read_u32(&reader);
     const unsigned char *nonce = slc_read_bytes(&reader, SLC_NONCE);
     size_t bytes = slc_read_u32(&reader);
     const unsigned char *host = bytes > 0 && bytes <= SLC_HOST_LONGEST ? slc_read_bytes(&reader, bytes) : NULL;

@@ -30,6 +30,17 @@ const char *slc_frame_text(uint32_t type)
     }
 }
 
+bool slc_frame_known(uint32_t type)
+{
+    switch (type) {
+#define KNOWN_CASE(name, number, text, longest) case number:
+        SLC_FRAME_LIST(KNOWN_CASE)
+#undef KNOWN_CASE
+        return true;
+    default: return false;
+    }
+}
+
 uint32_t slc_frame_longest(uint32_t type)
 {
     switch (type) {
@@ -64,7 +75,7 @@ sluice_status slc_frame_decode(const unsigned char bytes[SLC_FRAME_HEADER], slc_
     if (header->version != SLC_PROTOCOL_VERSION)
         return slc_fail(error, SLUICE_INVALID, "frame", "protocol version (%u) must be %u", header->version, SLC_PROTOCOL_VERSION);
     uint32_t longest = slc_frame_longest(header->type);
-    if (longest == 0)
+    if (!slc_frame_known(header->type))
         return slc_fail(error, SLUICE_INVALID, "frame", "type (%u) is unknown", header->type);
     uint32_t reserved = read_u32(bytes + 20);
     if (reserved != 0)

@@ -21,7 +21,8 @@
     X(ENVELOPE, 4, "envelope", 1u << 30) /* a rank's word in a round; the tag is the round's number */                 \
     X(VERDICT, 5, "verdict", 1u << 30)   /* rank 0's answer, the same tag */                                           \
     X(ABORT, 6, "abort", 65536u)         /* a rank gives up, with its error; rank 0 passes it on to all */             \
-    X(LEAVE, 7, "leave", 64u)            /* a rank ends in good order */
+    X(LEAVE, 7, "leave", 64u)            /* a rank ends in good order */                                               \
+    X(BEAT, 8, "beat", 0u)               /* a rank lives */
 
 typedef enum slc_frame_type {
 #define SLC_FRAME_ENUM(name, number, text, longest) SLC_FRAME_##name = (number),
@@ -42,6 +43,7 @@ void slc_frame_encode(const slc_frame_header *header, unsigned char bytes[SLC_FR
  * Magic, version, type and the payload of REFUSE (see word.h) keep their place and shape in every version.
  */
 sluice_status slc_frame_decode(const unsigned char bytes[SLC_FRAME_HEADER], slc_frame_header *header, sluice_error *error);
+bool slc_frame_known(uint32_t type);
 const char *slc_frame_text(uint32_t type); /* "unknown" for others */
 uint32_t slc_frame_longest(uint32_t type); /* the longest payload of that type; 0 for a type that does not exist */
 

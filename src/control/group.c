@@ -5,7 +5,9 @@
 #include "control/group.h"
 
 #include "base/error.h"
+#include "base/flag.h"
 #include "control/agree.h"
+#include "control/keeper.h"
 #include "control/word.h"
 
 #include <errno.h>
@@ -17,7 +19,9 @@
 enum { EVENTS_AT_ONCE = 128, FRAMES_AT_ONCE = 4, SLICE_MS = 50, LONG_SLICE_MS = 60000 };
 
 static const char STAGE[] = "control";
-static const double LAST_WORDS_S = 1.0; /* how long leaving may take to hand over what is queued */
+static const uint32_t LONGEST_BEAT_MS = 3600000;
+static const int64_t LONGEST_BEAT_NS = (int64_t)3600 * 1000000000;
+static const double LAST_WORDS_S = 1.0; /* how long leaving may take at most */
 
 /* ---- making and freeing ---- */
 
@@ -40,6 +44,10 @@ sluice_status slc_group_create(const slc_rendezvous_options *options, slc_group 
     if (made->state != NULL) {
         made->state->poller = -1;
         made->state->nlinks = nlinks;
+        bool brief = options->last_words_s > 0 && options->last_words_s < LAST_WORDS_S;
+        made->state->last_words_s = brief ? options->last_words_s : LAST_WORDS_S;
+        made->state->beat_ns = (int64_t)(options->beat_s * 1e9);
+        pthread_mutex_init(&made->state->lock, NULL);
         made->state->link = slc_allocate_zeroed((size_t)nlinks, sizeof *made->state->link);
     }
     if (made->channel == NULL || made->state == NULL || made->state->link == NULL) {
@@ -70,6 +78,8 @@ sluice_status slc_group_link(slc_group *group, int32_t link, slc_channel *channe
         slc_channel_close(channel);
         return status;
     }
+    if (group->rank != 0)
+        group->state->beat_ns = claim->beat_ms > LONGEST_BEAT_MS ? LONGEST_BEAT_NS : (int64_t)claim->beat_ms * 1000000;
     slc_channel_bound(channel, 0);
     group->channel[link] = channel;
     return SLUICE_OK;
@@ -93,6 +103,8 @@ void slc_group_free(slc_group *group)
     if (group == NULL)
         return;
     struct slc_group_state *state = group->state;
+    if (state != NULL)
+        slc_keeper_stop(group);
     for (int32_t i = 0; state != NULL && state->link != NULL && i < state->nlinks; i++) {
         if (group->channel != NULL)
             close_link(group, i);
@@ -101,11 +113,45 @@ void slc_group_free(slc_group *group)
     }
     if (state != NULL && state->poller >= 0)
         close(state->poller);
-    if (state != NULL)
+    if (state != NULL) {
+        pthread_mutex_destroy(&state->lock);
         slc_release(state->link);
+    }
     slc_release(state);
     slc_release(group->channel);
     slc_release(group);
+}
+
+/* ---- the lock ---- */
+
+void slc_group_lock(slc_group *group)
+{
+    pthread_mutex_lock(&group->state->lock);
+    if (group->state->unsaid)
+        slc_say(&group->log, SLUICE_LOG_WARN, "%s", group->cause.text);
+    group->state->unsaid = false;
+}
+
+bool slc_group_try_lock(slc_group *group)
+{
+    if (pthread_mutex_trylock(&group->state->lock) != 0)
+        return false;
+    group->state->kept = true;
+    return true;
+}
+
+void slc_group_unlock(slc_group *group)
+{
+    group->state->kept = false;
+    pthread_mutex_unlock(&group->state->lock);
+}
+
+bool slc_group_broken(slc_group *group)
+{
+    slc_group_lock(group);
+    bool broken = group->broken;
+    slc_group_unlock(group);
+    return broken;
 }
 
 void slc_group_name(const slc_group *group, int32_t link, char *text, size_t room)
@@ -142,7 +188,9 @@ void slc_group_break(slc_group *group, const sluice_error *cause, const sluice_e
         return;
     group->broken = true;
     slc_error_copy(&group->cause, cause);
-    slc_say(&group->log, SLUICE_LOG_WARN, "%s", cause->text);
+    group->state->unsaid = group->state->kept;
+    if (!group->state->kept)
+        slc_say(&group->log, SLUICE_LOG_WARN, "%s", cause->text);
     tell(group, told == NULL ? cause : told);
 }
 
@@ -167,12 +215,12 @@ static void lose(slc_group *group, const char *stage, int32_t link, const char *
 
 bool slc_group_cancelled(slc_group *group, const char *stage)
 {
-    if (group->cancelled == NULL || !*group->cancelled)
+    if (!slc_flag_raised(group->cancelled))
         return false;
     sluice_error cause = SLUICE_ERROR_INIT;
     slc_fail(&cause, SLUICE_CANCELLED, stage, "cancelled");
     cause.rank = group->rank;
-    slc_group_abort(group, &cause);
+    slc_group_give_up(group, &cause);
     return true;
 }
 
@@ -186,6 +234,13 @@ static void given_up(const char *name, int32_t rank, const sluice_error *why, sl
 }
 
 void slc_group_abort(slc_group *group, const sluice_error *why)
+{
+    slc_group_lock(group);
+    slc_group_give_up(group, why);
+    slc_group_unlock(group);
+}
+
+void slc_group_give_up(slc_group *group, const sluice_error *why)
 {
     sluice_error cause = SLUICE_ERROR_INIT, told = SLUICE_ERROR_INIT;
     if (why != NULL && why->status != SLUICE_OK)
@@ -229,6 +284,7 @@ sluice_status slc_group_put(slc_group *group, const char *stage, int32_t link, s
     sluice_status status = slc_channel_put_payload(channel, type, tag, payload, error);
     if (status != SLUICE_OK)
         return status;
+    group->state->link[link].sent_tick = group->state->tick;
     group->state->unsent += was_empty;
     if (was_empty)
         flush(group, link);
@@ -311,16 +367,16 @@ static void dispatch(slc_group *group, const char *stage, int32_t link, slc_fram
     } else if (frame->header.type == SLC_FRAME_LEAVE && !at->left) {
         at->left = true;
         group->state->leavers++;
-    } else {
+    } else if (frame->header.type != SLC_FRAME_BEAT) {
         snprintf(what, sizeof what, "a%s %s frame", frame->header.type == SLC_FRAME_ENVELOPE ? "n" : "",
                  slc_frame_text(frame->header.type));
         nonsense(group, stage, link, what);
     }
 }
 
-static void take_in(slc_group *group, const char *stage, int32_t link)
+static void take_frames(slc_group *group, const char *stage, int32_t link, size_t most)
 {
-    for (int i = 0; i < FRAMES_AT_ONCE && group->channel[link] != NULL; i++) {
+    for (size_t i = 0; i < most && group->channel[link] != NULL; i++) {
         slc_frame frame;
         bool got;
         sluice_error error = SLUICE_ERROR_INIT;
@@ -330,12 +386,27 @@ static void take_in(slc_group *group, const char *stage, int32_t link)
         else if (status == SLUICE_INVALID)
             nonsense(group, stage, link, error.text);
         else if (status != SLUICE_OK)
-            slc_group_abort(group, &error);
+            slc_group_give_up(group, &error);
         if (status != SLUICE_OK || !got)
             return;
         dispatch(group, stage, link, &frame);
         slc_frame_clear(&frame);
     }
+}
+
+/* What TLS holds afterwards no poller would tell; it is at most a record. */
+static void take_in(slc_group *group, const char *stage, int32_t link)
+{
+    slc_link *at = &group->state->link[link];
+    at->heard_tick = group->state->tick;
+    at->heard_ns = slc_now_ns();
+    take_frames(group, stage, link, FRAMES_AT_ONCE);
+    if (group->channel[link] == NULL || !slc_channel_pending(group->channel[link]))
+        return;
+    slc_channel_dry(group->channel[link], true);
+    take_frames(group, stage, link, SIZE_MAX);
+    if (group->channel[link] != NULL)
+        slc_channel_dry(group->channel[link], false);
 }
 
 int slc_group_slice(const slc_group *group, slc_deadline deadline)
@@ -346,11 +417,14 @@ int slc_group_slice(const slc_group *group, slc_deadline deadline)
 void slc_group_pump(slc_group *group, const char *stage, int wait_ms)
 {
     struct epoll_event event[EVENTS_AT_ONCE];
-    int count = epoll_wait(group->state->poller, event, EVENTS_AT_ONCE, wait_ms);
+    /* Frames that came together with the welcome. */
+    if (group->rank != 0 && group->channel[0] != NULL && slc_channel_pending(group->channel[0]))
+        take_in(group, stage, 0);
+    int count = epoll_wait(group->state->poller, event, EVENTS_AT_ONCE, slc_keeper_patience(group, wait_ms));
     if (count < 0 && errno != EINTR) {
         sluice_error cause = SLUICE_ERROR_INIT;
         slc_fail_errno(&cause, errno, stage, "cannot watch the connections");
-        slc_group_abort(group, &cause);
+        slc_group_give_up(group, &cause);
     }
     for (int i = 0; i < count; i++) {
         int32_t link = (int32_t)event[i].data.u32;
@@ -359,6 +433,8 @@ void slc_group_pump(slc_group *group, const char *stage, int wait_ms)
         if (group->channel[link] != NULL && (event[i].events & EPOLLOUT) != 0)
             flush(group, link);
     }
+    if (count < EVENTS_AT_ONCE)
+        slc_keeper_tick(group, stage);
 }
 
 void slc_group_drop_word(slc_group *group, int32_t link)
@@ -375,20 +451,26 @@ void slc_group_drop_word(slc_group *group, int32_t link)
 
 sluice_status slc_group_check(slc_group *group, sluice_error *error)
 {
+    slc_group_lock(group);
     slc_group_pump(group, STAGE, 0);
-    return group->broken ? slc_group_cause(group, error) : SLUICE_OK;
+    sluice_status status = group->broken ? slc_group_cause(group, error) : SLUICE_OK;
+    slc_group_unlock(group);
+    return status;
 }
 
 void slc_group_leave(slc_group *group)
 {
     if (group == NULL)
         return;
+    slc_keeper_stop(group);
+    slc_group_lock(group);
     for (int32_t i = 0; i < group->state->nlinks; i++)
         if (!group->broken && group->channel[i] != NULL && !group->state->link[i].left)
             slc_group_put(group, STAGE, i, SLC_FRAME_LEAVE, 0, NULL, NULL);
-    slc_deadline deadline = slc_deadline_in(LAST_WORDS_S);
+    slc_deadline deadline = slc_deadline_in(group->state->last_words_s);
     group->cancelled = NULL;
     while (group->state->unsent > 0 && !slc_deadline_passed(deadline))
         slc_group_pump(group, STAGE, slc_group_slice(group, deadline));
+    slc_group_unlock(group);
     slc_group_free(group);
 }

@@ -8,6 +8,8 @@
 #include "control/claim.h"
 #include "control/rendezvous.h"
 
+#include <pthread.h>
+
 typedef struct slc_link {
     char *who;      /* see slc_claim_who; NULL for rank 0 itself */
     slc_frame word; /* the envelope (rank 0) or verdict (others) that came and is not yet used */
@@ -15,6 +17,8 @@ typedef struct slc_link {
     bool watches_output;
     bool left;          /* said LEAVE */
     uint32_t next;      /* tag of the next word */
+    uint64_t heard_tick, sent_tick; /* when something came and went last; see keeper.h */
+    int64_t heard_ns;
 } slc_link;
 
 struct slc_group_state {
@@ -25,7 +29,21 @@ struct slc_group_state {
     slc_deadline until; /* rank 0, with words: the soonest deadline that one named */
     int32_t leavers; /* links that left */
     int32_t unsent;  /* links with frames queued */
+
+    pthread_mutex_t lock; /* of everything in a group but its rank, size and log */
+    bool kept;            /* the keeper holds the lock: it calls nothing of the host */
+    bool unsaid;          /* it saw the group break; the next one to take the lock logs that */
+    double last_words_s;
+    int64_t beat_ns;      /* 0: no beats */
+    int64_t next_tick_ns;
+    uint64_t tick;
+    struct slc_keeper *keeper;
 };
+
+/* Everything below but create, link and free wants the lock held. The keeper only tries. */
+void slc_group_lock(slc_group *group);
+bool slc_group_try_lock(slc_group *group);
+void slc_group_unlock(slc_group *group);
 
 /* An empty group; takes nothing over. Its links are given with slc_group_link. */
 sluice_status slc_group_create(const slc_rendezvous_options *options, slc_group **group, sluice_error *error);
@@ -57,6 +75,9 @@ void slc_group_break(slc_group *group, const sluice_error *cause, const sluice_e
 
 /* The cause, into *error. */
 sluice_status slc_group_cause(const slc_group *group, sluice_error *error);
+
+/* slc_group_abort, holding the lock. */
+void slc_group_give_up(slc_group *group, const sluice_error *why);
 
 /* Breaks the group when the host has cancelled. */
 bool slc_group_cancelled(slc_group *group, const char *stage);

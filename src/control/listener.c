@@ -2,6 +2,7 @@
 #include "control/listener.h"
 
 #include "base/error.h"
+#include "control/secure.h"
 #include "control/socket.h"
 #include "control/text.h"
 
@@ -28,6 +29,12 @@ static sluice_status adopt(int fd, slc_listener *listener, sluice_error *error)
     }
     listener->fd[listener->count++] = fd;
     return slc_socket_adopt(fd, error);
+}
+
+static sluice_status check_adopted(const slc_rendezvous_options *options, sluice_error *error)
+{
+    slc_endpoint here = slc_socket_here(options->listen_fd);
+    return slc_secure_rule(options->key != NULL, options->insecure, &here, 1, error);
 }
 
 static sluice_status listen_on_all(const slc_endpoint *endpoint, size_t count, slc_listener *listener, sluice_error *error)
@@ -57,9 +64,13 @@ sluice_status slc_listener_open(const slc_rendezvous_options *options, slc_liste
     sluice_status status;
     if (options->listen_fd >= 0) {
         status = adopt(options->listen_fd, listener, error);
+        if (status == SLUICE_OK)
+            status = check_adopted(options, error);
     } else {
         sluice_error tried = SLUICE_ERROR_INIT; /* an endpoint that was passed over leaves no trace in *error */
         status = slc_address_resolve(options->address, options->port, options->deadline, options->cancelled, &endpoint, &count, &tried);
+        if (status == SLUICE_OK)
+            status = slc_secure_rule(options->key != NULL, options->insecure, endpoint, count, &tried);
         if (status == SLUICE_OK)
             status = listen_on_all(endpoint, count, listener, &tried);
         if (status != SLUICE_OK)

@@ -2,8 +2,11 @@
 #include "control/rendezvous.h"
 
 #include "base/error.h"
+#include "base/flag.h"
 #include "control/admission.h"
 #include "control/group.h"
+#include "control/keeper.h"
+#include "control/secure.h"
 #include "control/socket.h"
 #include "control/word.h"
 
@@ -34,7 +37,7 @@ static sluice_status check_options(const slc_rendezvous_options *options, sluice
 static void pause_for(const slc_rendezvous_options *options, int *pause_ms)
 {
     int64_t until = slc_now_ns() + (int64_t)(*pause_ms + options->rank % 16) * 1000000;
-    while (slc_now_ns() < until && !slc_deadline_passed(options->deadline) && !(options->cancelled != NULL && *options->cancelled))
+    while (slc_now_ns() < until && !slc_deadline_passed(options->deadline) && !slc_flag_raised(options->cancelled))
         poll(NULL, 0, slc_deadline_poll_ms(options->deadline, 10));
     *pause_ms = *pause_ms * 2 > LONGEST_PAUSE_MS ? LONGEST_PAUSE_MS : *pause_ms * 2;
 }
@@ -55,9 +58,23 @@ static sluice_status take_answer(const slc_frame *frame, slc_claim *leader, bool
     return slc_fail(error, SLUICE_PEER, STAGE, "the answer (%s) cannot be read", slc_frame_text(frame->header.type));
 }
 
+/* What the other end says of keys holds: trying again would not change it. */
+static sluice_status shake_hands(const slc_rendezvous_options *options, slc_channel *channel, slc_secure *secure, bool *final,
+                                 sluice_error *error)
+{
+    sluice_error found = SLUICE_ERROR_INIT;
+    sluice_status status = slc_channel_secure(channel, secure, &found);
+    if (status == SLUICE_OK)
+        status = slc_channel_handshake(channel, options->deadline, options->cancelled, &found);
+    *final = status == SLUICE_INVALID || status == SLUICE_UNSUPPORTED;
+    if (*final)
+        return slc_fail(error, SLUICE_DISAGREE, STAGE, "rank 0 at %s: %s", slc_channel_peer(channel), slc_word_bare("control", found.text));
+    return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
+}
+
 /* One connection: JOIN out, WELCOME or REFUSE in. *final: the answer holds, do not try again. */
-static sluice_status attempt(const slc_rendezvous_options *options, const slc_endpoint *endpoint, const slc_claim *own, slc_group *group,
-                             bool *final, sluice_error *error)
+static sluice_status attempt(const slc_rendezvous_options *options, const slc_endpoint *endpoint, slc_secure *secure,
+                             const slc_claim *own, slc_group *group, bool *final, sluice_error *error)
 {
     int fd;
     slc_channel *channel = NULL;
@@ -69,6 +86,8 @@ static sluice_status attempt(const slc_rendezvous_options *options, const slc_en
     sluice_status status = slc_socket_connect(endpoint, soon, options->cancelled, &fd, error);
     if (status == SLUICE_OK)
         status = slc_channel_open(fd, ANSWER_LONGEST, &channel, error);
+    if (status == SLUICE_OK && secure != NULL)
+        status = shake_hands(options, channel, secure, final, error);
     joining.left_ms = slc_word_left_ms(options->deadline);
     slc_claim_write(&bytes, &joining);
     if (status == SLUICE_OK && bytes.failed)
@@ -94,7 +113,7 @@ static sluice_status attempt(const slc_rendezvous_options *options, const slc_en
 
 static sluice_status gave_up(const slc_rendezvous_options *options, const sluice_error *last, sluice_error *error)
 {
-    if (options->cancelled != NULL && *options->cancelled) {
+    if (slc_flag_raised(options->cancelled)) {
         slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled on rank %d", options->rank);
         if (error != NULL)
             error->rank = options->rank;
@@ -113,9 +132,14 @@ static sluice_status follow(const slc_rendezvous_options *options, const slc_cla
     slc_endpoint *endpoint = NULL;
     size_t count = 0;
     slc_group *made = NULL;
+    slc_secure *secure = NULL;
     sluice_error last = SLUICE_ERROR_INIT;
     int pause_ms = FIRST_PAUSE_MS;
     sluice_status status = slc_address_resolve(options->address, options->port, options->deadline, options->cancelled, &endpoint, &count, error);
+    if (status == SLUICE_OK)
+        status = slc_secure_rule(options->key != NULL, options->insecure, endpoint, count, error);
+    if (status == SLUICE_OK && options->key != NULL)
+        status = slc_secure_create(options->key, options->rank, options->world_size, &secure, error);
     if (status == SLUICE_OK)
         status = slc_group_create(options, &made, error);
     if (status != SLUICE_OK)
@@ -123,14 +147,14 @@ static sluice_status follow(const slc_rendezvous_options *options, const slc_cla
     for (size_t i = 0;; i = (i + 1) % count) {
         sluice_error now = SLUICE_ERROR_INIT;
         bool final;
-        status = attempt(options, &endpoint[i], own, made, &final, &now);
+        status = attempt(options, &endpoint[i], secure, own, made, &final, &now);
         if (status == SLUICE_OK)
             break;
         if (final) {
             slc_error_copy(error, &now);
             break;
         }
-        bool over = slc_deadline_passed(options->deadline) || (options->cancelled != NULL && *options->cancelled);
+        bool over = slc_deadline_passed(options->deadline) || slc_flag_raised(options->cancelled);
         if (!over || last.text[0] == '\0') /* the deadline itself says less than what went before it */
             slc_error_copy(&last, &now);
         if (over) {
@@ -143,6 +167,7 @@ static sluice_status follow(const slc_rendezvous_options *options, const slc_cla
     }
 out:
     slc_release(endpoint);
+    slc_secure_release(secure);
     if (status == SLUICE_OK)
         *group = made;
     else
@@ -156,10 +181,18 @@ sluice_status slc_rendezvous_join(const slc_rendezvous_options *options, slc_gro
     slc_claim own;
     sluice_status status = check_options(options, error);
     if (status == SLUICE_OK)
-        status = slc_claim_make(options->rank, options->world_size, options->deadline, &own, error);
+        status = slc_claim_make(options->rank, options->world_size, options->deadline, options->beat_s, &own, error);
     if (status == SLUICE_OK && options->rank == 0)
-        return slc_admission_run(options, &own, group, error);
-    if (options->listen_fd >= 0)
+        status = slc_admission_run(options, &own, group, error);
+    else if (options->listen_fd >= 0)
         close(options->listen_fd);
-    return status == SLUICE_OK ? follow(options, &own, group, error) : status;
+    if (status == SLUICE_OK && options->rank > 0)
+        status = follow(options, &own, group, error);
+    if (status == SLUICE_OK)
+        status = slc_keeper_start(*group, error);
+    if (status != SLUICE_OK && *group != NULL) {
+        slc_group_leave(*group);
+        *group = NULL;
+    }
+    return status;
 }

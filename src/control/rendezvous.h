@@ -1,6 +1,7 @@
 /*
  * rendezvous.h: how all ranks of a world find each other: a star around rank 0, which listens. The group that comes out
- * carries the agreement rounds (agree.h) and every later word between ranks.
+ * carries the agreement rounds (agree.h) and every later word between ranks. One thread at a time uses a group, beside the
+ * thread that the group has of its own.
  */
 #ifndef SLC_CONTROL_RENDEZVOUS_H
 #define SLC_CONTROL_RENDEZVOUS_H
@@ -8,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "control/channel.h"
+#include "control/key.h"
 
 typedef struct slc_rendezvous_options {
     const char *address; /* host name, IPv4 or IPv6, brackets allowed; rank 0 binds it */
@@ -17,6 +19,10 @@ typedef struct slc_rendezvous_options {
     slc_deadline deadline;
     const volatile bool *cancelled; /* may be NULL */
     slc_log log;
+    const slc_key *key; /* NULL: plain connections; else TLS 1.3 on all of them. Borrowed until the join is over. */
+    bool insecure;      /* plain connections are allowed off the loopback interface, too */
+    double beat_s;      /* how often ranks say that they live, see keeper.h; 0 for never. Rank 0's holds for all. */
+    double last_words_s; /* how long leaving may take to hand over what is queued; 0 and more than 1 s mean 1 s */
 } slc_rendezvous_options;
 
 typedef struct slc_group {
@@ -37,11 +43,17 @@ typedef struct slc_group {
  * naming the rank and both claimants (host, process, address); once as many ranks have come as the world has, refused ones
  * counted, nobody is left to wait for and all are refused with the same list. The soonest deadline among rank 0 and those
  * that came holds for all. TIMEOUT lists who came and who did not, on every rank
- * that came. Immediate, named errors: a port that is taken, a name that does not resolve.
+ * that came. Immediate, named errors: a port that is taken, a name that does not resolve, an address off the loopback
+ * interface without a key, another key than rank 0's, a key on one side only. With a key, a rank that joins under another
+ * number than its handshake proved is refused.
+ * With beats, a rank that is not heard for three of them breaks the group: PEER, on every rank, in its current or next call.
  */
 sluice_status slc_rendezvous_join(const slc_rendezvous_options *options, slc_group **group, sluice_error *error);
 
-/* Says LEAVE where the group is whole, closes everything. NULL is allowed. */
+/* Whether the group still stands; agree.h has the calls that say why not. */
+bool slc_group_broken(slc_group *group);
+
+/* Says LEAVE where the group is whole, ends the thread of beats, closes everything. NULL is allowed. */
 void slc_group_leave(slc_group *group);
 
 #endif

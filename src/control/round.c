@@ -2,6 +2,7 @@
 #include "control/round.h"
 
 #include "base/error.h"
+#include "base/flag.h"
 #include "control/group.h"
 #include "control/word.h"
 
@@ -223,7 +224,7 @@ static sluice_status put_verdict(slc_group *group, const char *stage, int32_t li
                                            : slc_group_put(group, stage, link, SLC_FRAME_VERDICT, tag, verdict, &error);
     /* A closed link was lost after its word came; the group is broken by it already. */
     if (status != SLUICE_OK && group->channel[link] != NULL)
-        slc_group_abort(group, &error);
+        slc_group_give_up(group, &error);
     return status;
 }
 
@@ -248,7 +249,7 @@ static void deliver(slc_group *group, const slc_round *round, uint32_t tag, slc_
     slc_payload_release(common);
     for (int32_t i = 1; i < group->world_size; i++)
         slc_group_drop_word(group, i);
-    while (group->state->unsent > 0 && !slc_deadline_passed(deadline) && !(group->cancelled != NULL && *group->cancelled))
+    while (group->state->unsent > 0 && !slc_deadline_passed(deadline) && !slc_flag_raised(group->cancelled))
         slc_group_pump(group, round->stage, slc_group_slice(group, deadline));
 }
 
@@ -260,7 +261,9 @@ static sluice_status lead(slc_group *group, const slc_round *round, uint32_t tag
     if (status != SLUICE_OK)
         return status;
     slc_deadline deadline = soonest(group, round->deadline);
+    slc_group_unlock(group); /* words that came stay as they are; beats go on, however long the judge takes */
     status = judge(group, round, &all, answer, &verdict);
+    slc_group_lock(group);
     if (status == SLUICE_OK && round->answer_each != NULL)
         status = round->answer_each(round->context, all.word, 0, answer, &verdict);
     if (status != SLUICE_OK) {
@@ -287,7 +290,7 @@ static sluice_status send_envelope(slc_group *group, const slc_round *round, uin
                                             : slc_group_put(group, round->stage, 0, SLC_FRAME_ENVELOPE, tag, envelope, &error);
     slc_payload_release(envelope);
     if (status != SLUICE_OK)
-        slc_group_abort(group, &error);
+        slc_group_give_up(group, &error);
     return status;
 }
 
@@ -350,8 +353,6 @@ static sluice_status follow(slc_group *group, const slc_round *round, uint32_t t
 sluice_status slc_round_run(slc_group *group, const slc_round *round, slc_buffer *answer, sluice_error *error)
 {
     *answer = (slc_buffer){ 0 };
-    if (group->broken)
-        return slc_group_cause(group, error);
     slc_round held = *round;
     sluice_error mine = SLUICE_ERROR_INIT;
     char stage[SLC_STAGE_LONGEST + 1];
@@ -362,6 +363,14 @@ sluice_status slc_round_run(slc_group *group, const slc_round *round, slc_buffer
         slc_fail(&mine, SLUICE_INVALID, stage, "this rank's word (%zu bytes) must have at most %zu bytes", held.length, longest);
         held.mine = &mine;
     }
-    uint32_t tag = group->rounds++;
-    return group->rank == 0 ? lead(group, &held, tag, answer, error) : follow(group, &held, tag, answer, error);
+    sluice_status status;
+    slc_group_lock(group);
+    if (group->broken)
+        status = slc_group_cause(group, error);
+    else if (group->rank == 0)
+        status = lead(group, &held, group->rounds++, answer, error);
+    else
+        status = follow(group, &held, group->rounds++, answer, error);
+    slc_group_unlock(group);
+    return status;
 }

@@ -2,6 +2,7 @@
 #include "control/socket.h"
 
 #include "base/error.h"
+#include "base/flag.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -109,7 +110,7 @@ static sluice_status refused(int code, const char *text, sluice_error *error)
 static sluice_status await_connection(int fd, const char *text, slc_deadline deadline, const volatile bool *cancelled, sluice_error *error)
 {
     for (;;) {
-        if (cancelled != NULL && *cancelled)
+        if (slc_flag_raised(cancelled))
             return slc_fail(error, SLUICE_CANCELLED, STAGE, "cancelled while connecting to %s", text);
         struct pollfd wanted = { .fd = fd, .events = POLLOUT };
         int ready = poll(&wanted, 1, slc_deadline_poll_ms(deadline, cancelled == NULL ? LONG_SLICE_MS : SLICE_MS));

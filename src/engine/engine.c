@@ -3,9 +3,10 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char STAGE[] = "register";
-static const double DEFAULT_TIMEOUT_S = 300;
+static const double DEFAULT_TIMEOUT_S = 300, DEFAULT_BEAT_S = 1;
 
 const char *sluice_state_text(sluice_state state)
 {
@@ -38,15 +39,47 @@ static bool keep_text(const char **text)
     return *text != NULL;
 }
 
-static sluice_status check_options(const sluice_options *options, sluice_error *error)
+static sluice_status check_seconds(const char *name, double seconds, double least, double most, double in_place_of_0, sluice_error *error)
+{
+    if (seconds == 0 || (seconds > 0 && seconds >= least && seconds <= most))
+        return SLUICE_OK;
+    if (least > 0)
+        return slc_fail(error, SLUICE_INVALID, "create", "options.%s (%g) must be %g to %g, or 0 for %g", name, seconds, least, most,
+                        in_place_of_0);
+    return slc_fail(error, SLUICE_INVALID, "create", "options.%s (%g) must be above 0 and at most %g, or 0 for %g", name, seconds, most,
+                    in_place_of_0);
+}
+
+static sluice_status check_deadlines(const sluice_options *options, sluice_error *error)
+{
+    const struct {
+        const char *name;
+        double seconds;
+    } phase[] = { { "timeouts.connect", options->timeouts.connect }, { "timeouts.agree", options->timeouts.agree },
+                  { "timeouts.update", options->timeouts.update },   { "timeouts.finish", options->timeouts.finish },
+                  { "timeouts.shutdown", options->timeouts.shutdown } };
+    sluice_status status = check_seconds("timeout_s", options->timeout_s, 0, 86400, DEFAULT_TIMEOUT_S, error);
+    double rest = options->timeout_s == 0 ? DEFAULT_TIMEOUT_S : options->timeout_s;
+    for (size_t i = 0; i < sizeof phase / sizeof phase[0] && status == SLUICE_OK; i++)
+        status = check_seconds(phase[i].name, phase[i].seconds, 0, 86400, rest, error);
+    return status == SLUICE_OK ? check_seconds("beat_s", options->beat_s, 0.05, 3600, DEFAULT_BEAT_S, error) : status;
+}
+
+static sluice_status check_size(const sluice_options *options, sluice_error *error)
 {
     if (options == NULL || options->size != sizeof *options || options->callbacks.size != sizeof options->callbacks)
         return slc_fail(error, SLUICE_INVALID, "create", "options.size does not name a known version; start from SLUICE_OPTIONS_INIT");
+    return SLUICE_OK;
+}
+
+static sluice_status check_options(const sluice_options *options, sluice_error *error)
+{
     if (options->rank < 0)
         return slc_fail(error, SLUICE_INVALID, "create", "options.rank (%d) must be at least 0", options->rank);
-    if (options->timeout_s != 0 && !(options->timeout_s > 0 && options->timeout_s <= 86400))
-        return slc_fail(error, SLUICE_INVALID, "create", "options.timeout_s (%g) must be above 0 and at most 86400, or 0 for %g",
-                        options->timeout_s, DEFAULT_TIMEOUT_S);
+    if (check_deadlines(options, error) != SLUICE_OK)
+        return SLUICE_INVALID;
+    if (options->key_file != NULL && options->key_fd >= 0)
+        return slc_fail(error, SLUICE_INVALID, "create", "options.key_file and options.key_fd must not both be given");
     if (options->staging_slots == 1 || options->staging_slots > 1024)
         return slc_fail(error, SLUICE_INVALID, "create", "options.staging_slots (%u) must be 2 to 1024, or 0 for 2",
                         options->staging_slots);
@@ -56,37 +89,74 @@ static sluice_status check_options(const sluice_options *options, sluice_error *
     return SLUICE_OK;
 }
 
-sluice_status sluice_engine_create(const sluice_options *options, sluice_engine **engine, sluice_error *error)
+/* One text after the other, so that a failure leaves no borrowed pointer to be released. */
+static bool keep_texts(sluice_options *options)
 {
-    if (engine == NULL)
-        return slc_fail(error, SLUICE_INVALID, "create", "engine (NULL) must point to where the engine goes");
-    *engine = NULL;
-    sluice_status status = check_options(options, error);
+    const char **text[] = { &options->rules, &options->transport, &options->road };
+    const size_t count = sizeof text / sizeof text[0];
+    size_t kept = 0;
+    while (kept < count && keep_text(text[kept]))
+        kept++;
+    for (size_t i = kept; i < count; i++)
+        *text[i] = NULL;
+    return kept == count;
+}
+
+static sluice_status read_key(sluice_options *options, slc_key **key, sluice_error *error)
+{
+    *key = NULL;
+    int fd = options->key_fd;
+    options->key_fd = -1;
+    if (fd >= 0)
+        return slc_key_read_descriptor(fd, key, error);
+    return options->key_file == NULL ? SLUICE_OK : slc_key_read_file(options->key_file, key, error);
+}
+
+static sluice_status make_engine(const sluice_options *options, sluice_engine **engine, sluice_error *error)
+{
+    sluice_options held = *options;
+    slc_key *key;
+    sluice_status status = read_key(&held, &key, error);
     if (status != SLUICE_OK)
         return status;
     sluice_engine *made = slc_allocate_zeroed(1, sizeof *made);
-    if (made == NULL)
+    if (made == NULL) {
+        slc_key_destroy(key);
         return slc_fail_memory(error, "create", "the engine", sizeof *made);
-    made->options = *options;
-    /* One text after the other, so that a failure leaves no borrowed pointer to be released. */
-    const char **text[] = { &made->options.rules, &made->options.transport, &made->options.road };
-    size_t kept = 0;
-    while (kept < 3 && keep_text(text[kept]))
-        kept++;
-    if (kept < 3) {
-        for (size_t i = kept; i < 3; i++)
-            *text[i] = NULL;
+    }
+    made->options = held;
+    made->options.key_file = NULL; /* read */
+    made->key = key;
+    made->log = (slc_log){ .write = options->callbacks.log, .user = options->callbacks.user };
+    if (!keep_texts(&made->options)) {
         made->options.listen_fd = -1; /* still the caller's: the create failed */
         sluice_engine_destroy(made);
         return slc_fail_memory(error, "create", "the options", 64);
     }
     if (made->options.timeout_s == 0)
         made->options.timeout_s = DEFAULT_TIMEOUT_S;
+    if (made->options.beat_s == 0)
+        made->options.beat_s = DEFAULT_BEAT_S;
     if (made->options.staging_slots == 0)
         made->options.staging_slots = 2;
-    made->log = (slc_log){ .write = options->callbacks.log, .user = options->callbacks.user };
     *engine = made;
     return SLUICE_OK;
+}
+
+sluice_status sluice_engine_create(const sluice_options *options, sluice_engine **engine, sluice_error *error)
+{
+    if (engine == NULL)
+        return slc_fail(error, SLUICE_INVALID, "create", "engine (NULL) must point to where the engine goes");
+    *engine = NULL;
+    sluice_status status = check_size(options, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = check_options(options, error);
+    if (status == SLUICE_OK)
+        return make_engine(options, engine, error);
+    if (options->key_fd >= 0)
+        close(options->key_fd);
+    return status;
 }
 
 void sluice_engine_destroy(sluice_engine *engine)
@@ -102,6 +172,7 @@ void sluice_engine_destroy(sluice_engine *engine)
     slc_release(engine->region);
     slc_release(engine->slab);
     slc_close_listener(engine);
+    slc_key_destroy(engine->key);
     slc_release((void *)engine->options.rules);
     slc_release((void *)engine->options.transport);
     slc_release((void *)engine->options.road);

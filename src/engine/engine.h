@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/flag.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/names.h"
@@ -72,8 +73,9 @@ typedef struct slc_session {
 struct sluice_engine {
     sluice_options options; /* strings owned */
     sluice_state state;
-    volatile bool cancelled;
+    volatile bool cancelled; /* see flag.h */
     slc_log log;
+    slc_key *key; /* NULL without one */
 
     slc_live_set live;
     char *host; /* JSON, or NULL */
@@ -130,7 +132,7 @@ void slc_progress_say(sluice_engine *engine, bool last);
 
 /* lifecycle.c: the engine becomes FAILED, the transport and the group are aborted. Returns cause->status. */
 sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause);
-slc_deadline slc_engine_deadline(const sluice_engine *engine);
+slc_deadline slc_engine_deadline(const sluice_engine *engine, double phase_s); /* of options.timeouts; 0: options.timeout_s */
 void slc_close_listener(sluice_engine *engine); /* the listening socket that create was given, if no init took it */
 
 #endif

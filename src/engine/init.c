@@ -79,14 +79,19 @@ static sluice_status join(struct stages *stages, sluice_error *error)
                                        .listen_fd = engine->options.listen_fd,
                                        .rank = engine->options.rank,
                                        .world_size = info->world_size,
-                                       .deadline = stages->deadline,
+                                       .deadline = slc_engine_deadline(engine, engine->options.timeouts.connect),
                                        .cancelled = &engine->cancelled,
-                                       .log = engine->log };
+                                       .log = engine->log,
+                                       .key = engine->key,
+                                       .insecure = engine->options.insecure_control,
+                                       .beat_s = engine->options.beat_s,
+                                       .last_words_s = engine->options.timeouts.shutdown };
     engine->options.listen_fd = -1; /* the rendezvous takes it, whatever comes of it */
     sluice_status status = slc_rendezvous_join(&options, &stages->session->group, error);
+    stages->deadline = slc_engine_deadline(engine, engine->options.timeouts.agree);
     if (status != SLUICE_OK && stages->mine.status != SLUICE_OK) { /* nobody was there to be told */
         size_t used = strlen(error->text);
-        snprintf(error->text + used, sizeof error->text - used, "; on this rank, %s", stages->mine.text);
+        snprintf(error->text + used, sizeof error->text - used, "; on this rank, %.2000s", stages->mine.text);
     }
     return status;
 }
@@ -234,8 +239,8 @@ static sluice_status agree_on_settings(struct stages *stages, sluice_error *erro
     if (session->info.has_unique_id) /* its digest may be told, the id never */
         (void)slc_digest(session->info.unique_id, sizeof session->info.unique_id, unique_id, &failed);
     slc_buffer lines = { 0 };
-    slc_buffer_text(&lines, "library=%s\ntransport=%s\nunique_id=%s\nmax_cta=%d\n", SLUICE_VERSION_TEXT,
-                    options->transport == NULL ? "host" : options->transport, unique_id, session->info.max_cta);
+    slc_buffer_text(&lines, "library=%s\ntransport=%s\nunique_id=%s\nmax_cta=%d\nbeat_s=%g\n", SLUICE_VERSION_TEXT,
+                    options->transport == NULL ? "host" : options->transport, unique_id, session->info.max_cta, options->beat_s);
     if (session->transport != NULL) { /* a rank whose preparation failed says that in the next round, and no settings in this one */
         slc_buffer_text(&lines, "plan=%s\n", session->commit_token);
         if (failed.status == SLUICE_OK)
@@ -320,16 +325,16 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
 {
     if (engine->state != SLUICE_STATE_NEW)
         return slc_fail(error, SLUICE_STATE, "init", "the engine is %s; call shutdown before a second init", sluice_state_text(engine->state));
-    if (engine->cancelled)
+    if (slc_flag_raised(&engine->cancelled))
         return slc_fail(error, SLUICE_CANCELLED, "init", "cancelled");
     if (init_info == NULL)
         return slc_fail(error, SLUICE_INVALID, "init", "init_info (NULL) must be JSON");
-    slc_session *session = slc_allocate_zeroed(1, sizeof *session);
+    slc_session *session = slc_secret_allocate(sizeof *session); /* it holds the unique id */
     if (session == NULL)
         return slc_fail_memory(error, "init", "a session", sizeof *session);
     engine->session = session;
     sluice_error found = SLUICE_ERROR_INIT; /* the caller may not want one; the stages always do */
-    struct stages stages = { .engine = engine, .session = session, .deadline = slc_engine_deadline(engine), .mine = SLUICE_ERROR_INIT };
+    struct stages stages = { .engine = engine, .session = session, .mine = SLUICE_ERROR_INIT };
     sluice_status status = pass_stages(&stages, init_info, length, &found);
     if (status != SLUICE_OK) {
         engine->session = NULL;

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-slc_deadline slc_engine_deadline(const sluice_engine *engine)
+slc_deadline slc_engine_deadline(const sluice_engine *engine, double phase_s)
 {
-    return slc_deadline_in(engine->options.timeout_s);
+    return slc_deadline_in(phase_s > 0 ? phase_s : engine->options.timeout_s);
 }
 
 void slc_close_listener(sluice_engine *engine)
@@ -40,8 +40,7 @@ void slc_session_destroy(slc_session *session)
     slc_plan_destroy(session->plan);
     slc_script_destroy(session->script);
     slc_arena_clear(&session->arena);
-    explicit_bzero(session->info.unique_id, sizeof session->info.unique_id);
-    slc_release(session);
+    slc_secret_release(session, sizeof *session);
 }
 
 sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error)
@@ -57,7 +56,7 @@ sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error)
 
 void sluice_cancel(sluice_engine *engine)
 {
-    engine->cancelled = true;
+    slc_flag_set(&engine->cancelled, true);
 }
 
 sluice_status sluice_shutdown(sluice_engine *engine, sluice_error *error)
@@ -66,7 +65,7 @@ sluice_status sluice_shutdown(sluice_engine *engine, sluice_error *error)
     if (engine->session != NULL)
         slc_session_destroy(engine->session);
     engine->session = NULL;
-    engine->cancelled = false;
+    slc_flag_set(&engine->cancelled, false);
     engine->state = SLUICE_STATE_NEW;
     return SLUICE_OK;
 }

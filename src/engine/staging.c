@@ -201,7 +201,7 @@ sluice_status sluice_weights_next(sluice_weights *weights, const sluice_tensor *
     while (status == SLUICE_OK && staging->taken < staging->expected && (slot = find_slot(staging, WAITING)) == NULL) {
         if (staging->error.status != SLUICE_OK)
             status = slc_error_copy(error, &staging->error);
-        else if (staging->engine->cancelled)
+        else if (slc_flag_raised(&staging->engine->cancelled))
             status = slc_fail(error, SLUICE_CANCELLED, "update", "cancelled");
         else
             wait_a_little(staging); /* the mover watches the deadline */

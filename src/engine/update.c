@@ -14,7 +14,7 @@ static const int64_t PROGRESS_EVERY_NS = 50000000;
 static sluice_status check_watch(void *context, sluice_error *error)
 {
     sluice_engine *engine = context;
-    if (engine->cancelled)
+    if (slc_flag_raised(&engine->cancelled))
         return slc_fail(error, SLUICE_CANCELLED, engine->state == SLUICE_STATE_NEW ? "init" : "update", "cancelled");
     return slc_group_check(engine->session->group, error);
 }
@@ -54,7 +54,7 @@ sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_de
 
 static sluice_status must_be(const sluice_engine *engine, sluice_state state, const char *call, sluice_error *error)
 {
-    if (engine->cancelled)
+    if (slc_flag_raised(&engine->cancelled))
         return slc_fail(error, SLUICE_CANCELLED, "update", "cancelled; only shutdown is allowed");
     if (engine->state == state)
         return SLUICE_OK;
@@ -183,7 +183,7 @@ static sluice_status refuse_batch(sluice_engine *engine, bool begun, slc_deadlin
 {
     slc_session *session = engine->session;
     sluice_error ended = SLUICE_ERROR_INIT;
-    if (session->group->broken)
+    if (slc_group_broken(session->group))
         return slc_engine_fail(engine, error);
     forget_batch(session);
     if (begun && session->ops->end(session->transport, deadline, slc_engine_watch(engine), &ended) != SLUICE_OK) {
@@ -196,7 +196,7 @@ static sluice_status refuse_batch(sluice_engine *engine, bool begun, slc_deadlin
 static sluice_status run_batch(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
 {
     slc_session *session = engine->session;
-    slc_deadline deadline = slc_engine_deadline(engine);
+    slc_deadline deadline = slc_engine_deadline(engine, engine->options.timeouts.update);
     sluice_error mine = SLUICE_ERROR_INIT;
     bool begun = preflight(session, names, count, &mine) == SLUICE_OK && !session->is_worker
                  && session->ops->begin(session->transport, deadline, slc_engine_watch(engine), &mine) == SLUICE_OK;
@@ -268,7 +268,7 @@ static sluice_status end_reload(sluice_engine *engine, slc_deadline deadline, sl
 static sluice_status finish(sluice_engine *engine, const char *version, sluice_error *error)
 {
     slc_session *session = engine->session;
-    slc_deadline deadline = slc_engine_deadline(engine);
+    slc_deadline deadline = slc_engine_deadline(engine, engine->options.timeouts.finish);
     sluice_error mine = SLUICE_ERROR_INIT;
     slc_buffer lines = { 0 };
     if (check_label(version, &mine) == SLUICE_OK && check_complete(session, &mine) == SLUICE_OK
@@ -277,7 +277,7 @@ static sluice_status finish(sluice_engine *engine, const char *version, sluice_e
     sluice_status status = slc_agree_on_settings(session->group, "finish", &mine, &lines, deadline, error);
     slc_buffer_clear(&lines);
     if (status != SLUICE_OK)
-        return session->group->broken ? slc_engine_fail(engine, error) : status;
+        return slc_group_broken(session->group) ? slc_engine_fail(engine, error) : status;
     status = end_reload(engine, deadline, error);
     if (status != SLUICE_OK)
         return slc_engine_fail(engine, error);

@@ -32,6 +32,10 @@ local function configure(parser)
    world.configure(parser)
    parser:option("--address", "Where rank 0 listens; over MASTER_ADDR.")
    parser:option("--port", "The port of rank 0; over MASTER_PORT."):convert(port)
+   parser:option("--key-file", "The deployment's secret, the same on every rank: a file of mode 600, 32 to 4096 bytes.")
+      :target("key_file")
+   parser:option("--key-fd", "The same from a descriptor that this process inherits."):target("key_fd"):convert(number)
+   parser:flag("--insecure-control", "Speak without a key off the loopback interface, too."):target("insecure_control")
    parser:flag("--no-verify", "Workers check nothing."):target("no_verify")
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
@@ -111,7 +115,8 @@ local function run(args, role)
    check_role(here, stand, role)
    local info = args.init_info and read(args.init_info) or here:init_info(stand.address, stand.port)
    local job = here:job(stand.rank, info, {
-      listen_fd = args.listen_fd or -1, verify = not args.no_verify, ordinary = args.memory == "ordinary",
+      listen_fd = args.listen_fd or -1, key_fd = args.key_fd or -1, key_file = args.key_file,
+      insecure_control = args.insecure_control or false, verify = not args.no_verify, ordinary = args.memory == "ordinary",
    })
    if report then
       here = nil -- luacheck: ignore

@@ -62,26 +62,27 @@ end
 local function ranks_of(here, args, init_info, port, listener)
    local effective = fault.check(native.memfd(here:encode()))
    local info = fault.check(native.memfd(init_info))
+   local key = fault.check(native.key())
    local ranks = {}
    for rank = 0, here.size - 1 do
       local arguments = {
          rank < here.trainers and "trainer" or "worker", descriptor_path(effective), "--init-info", descriptor_path(info),
-         "--memory", args.memory,
+         "--memory", args.memory, "--key-fd=" .. key,
       }
-      local descriptors = { effective, info }
+      local descriptors = { effective, info, key }
       if args.no_verify then
          arguments[#arguments + 1] = "--no-verify"
       end
       if rank == 0 then
          arguments[#arguments + 1] = "--listen-fd=" .. listener
-         descriptors[3] = listener
+         descriptors[4] = listener
       end
       ranks[rank + 1] = {
          arguments = arguments, descriptors = descriptors,
          environment = { "RANK=" .. rank, "WORLD_SIZE=" .. here.size, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" .. port },
       }
    end
-   return ranks, { effective, info, listener }
+   return ranks, { effective, info, key, listener }
 end
 
 local function summary(here, planned, books, verify, total_s)

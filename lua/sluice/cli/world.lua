@@ -158,7 +158,7 @@ end
 --- What `rank` is to do, as native.run_rank and native.plan take it.
 -- @param rank the world rank
 -- @param init_info the sealed text
--- @param[opt] more keys that go over the rest: listen_fd, ordinary, verify
+-- @param[opt] more keys that go over the rest: listen_fd, key_fd, key_file, insecure_control, ordinary, verify
 function world:job(rank, init_info, more)
    local checked = self.deployment
    local job = {
@@ -167,7 +167,8 @@ function world:job(rank, init_info, more)
       init_info = init_info, host = cjson.encode(deployment.host(self.description, checked)),
       rules = checked.rules, transport = checked.transport, road = checked.road, timeout_s = checked.timeout_s,
       staging_slots = checked.staging_slots or 0, updates = checked.updates, batches = checked.batches,
-      checkpoint = checked.model.checkpoint, listen_fd = -1, verify = true, ordinary = false,
+      checkpoint = checked.model.checkpoint, listen_fd = -1, key_fd = -1, insecure_control = false,
+      verify = true, ordinary = false,
    }
    for key, value in pairs(more or {}) do
       job[key] = value
