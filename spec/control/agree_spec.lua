@@ -354,7 +354,7 @@ describe("round", function()
 
    describe("against a member that breaks the protocol", function()
       local cases = {
-         {"a bad magic", ("x"):rep(24), "frame: magic (78 78 78 78) must be 53 4c 43 45"},
+         {"a bad magic", ("x"):rep(24), "frame: magic (78 78 78 78) must be 53 4c 43 45: the other end is no rank of Sluice"},
          {"an envelope of a later round", control.frame({type = "envelope", tag = 1, payload = control.envelope("source", "")}),
           "an envelope frame of round 1, in round 0"},
          {"a verdict", control.frame({type = "verdict", payload = "abcd"}), "a verdict frame"},

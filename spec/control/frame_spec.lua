@@ -29,7 +29,7 @@ describe("frame", function()
    end)
 
    local lies = {
-      {"another magic", {type = "join", magic = "GET "}, "frame: magic (47 45 54 20) must be 53 4c 43 45"},
+      {"another magic", {type = "join", magic = "GET "}, "frame: magic (47 45 54 20) must be 53 4c 43 45: the other end is no rank of Sluice"},
       {"another version", {type = "join", version = 2}, "frame: protocol version (2) must be 1"},
       {"a type that does not exist", {type = 99}, "frame: type (99) is unknown"},
       {"type 0", {type = 0}, "frame: type (0) is unknown"},

@@ -202,7 +202,7 @@ describe("rendezvous", function()
       local strangers = {
          {"a port scanner", function(fd) unistd.close(fd) end, "it ended before it said who it is"},
          {"a browser", function(fd) control.send(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") end,
-          "frame: magic (47 45 54 20) must be 53 4c 43 45"},
+          "frame: magic (47 45 54 20) must be 53 4c 43 45: the other end is no rank of Sluice"},
          {"a frame cut short", function(fd) control.send(fd, control.join_frame({rank = 1, world = 2}):sub(1, 40)) unistd.close(fd) end,
           "it ended before it said who it is"},
          {"a length that lies", function(fd) control.send(fd, control.frame({type = "join", length = 1000000})) end,
@@ -465,7 +465,7 @@ describe("rendezvous", function()
          end})
          assert.equal(status.timeout, results[0].status)
          assert.equal(("rendezvous: rank 1 got no welcome from rank 0 at 127.0.0.1 port %d within 0.5 s; the last attempt: "
-                       .. "frame: magic (32 32 30 20) must be 53 4c 43 45"):format(port), results[0].text)
+                       .. "frame: magic (32 32 30 20) must be 53 4c 43 45: the other end is no rank of Sluice"):format(port), results[0].text)
       end)
    end)
 

@@ -68,7 +68,8 @@ sluice_status slc_frame_decode(const unsigned char bytes[SLC_FRAME_HEADER], slc_
     *header = (slc_frame_header){ 0 };
     for (unsigned i = 0; i < 4; i++)
         if (bytes[i] != MAGIC[i])
-            return slc_fail(error, SLUICE_INVALID, "frame", "magic (%02x %02x %02x %02x) must be 53 4c 43 45", bytes[0], bytes[1],
+            return slc_fail(error, SLUICE_INVALID, "frame",
+                            "magic (%02x %02x %02x %02x) must be 53 4c 43 45: the other end is no rank of Sluice", bytes[0], bytes[1],
                             bytes[2], bytes[3]);
     *header = (slc_frame_header){ .version = read_u32(bytes + 4), .type = read_u32(bytes + 8), .tag = read_u32(bytes + 12),
                                   .length = read_u32(bytes + 16) };

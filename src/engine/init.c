@@ -41,6 +41,18 @@ static sluice_status check_sources(sluice_engine *engine, slc_session *session, 
     return SLUICE_OK;
 }
 
+/* A source that the plan does not know is most often a name with a slip in it. */
+static void warn_of_strays(const sluice_engine *engine, const slc_session *session)
+{
+    size_t strays = 0;
+    const char *first = NULL;
+    for (size_t i = 0; i < engine->source_names.count; i++)
+        if (slc_plan_find(session->plan, engine->source_names.name[i]) == SIZE_MAX && strays++ == 0)
+            first = engine->source_names.name[i];
+    if (strays > 0)
+        slc_say(&engine->log, SLUICE_LOG_WARN, "init: %zu registered sources are not announced, the first is '%s'", strays, first);
+}
+
 /* Fails only where this rank cannot even join; everything else is kept in `mine`. */
 static sluice_status read_init_info(struct stages *stages, const char *json, size_t length, sluice_error *error)
 {
@@ -63,8 +75,10 @@ static sluice_status read_init_info(struct stages *stages, const char *json, siz
     if (strcmp(session->info.told_digest, session->info.computed_digest) != 0)
         slc_fail(&stages->mine, SLUICE_INVALID, "init", "source_digest (%.80s) must be that of params (%s)", session->info.told_digest,
                  session->info.computed_digest);
-    else if (!session->is_worker)
+    else if (!session->is_worker) {
+        warn_of_strays(engine, session);
         (void)check_sources(engine, session, &stages->mine);
+    }
     return SLUICE_OK;
 }
 
