@@ -42,13 +42,7 @@ local function read_family(name, place)
 end
 
 local function read_path(path, place)
-   local file, problem = io.open(path, "rb")
-   local text
-   if file then
-      text, problem = file:read(LONGEST + 1)
-      file:close()
-      text = text or not problem and "" or nil
-   end
+   local text, problem = core.read_file(path, LONGEST)
    if not text then
       check.raise("INVALID", ("%srules (%s) must be a file that can be read"):format(place, problem))
    end

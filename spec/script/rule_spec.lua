@@ -438,11 +438,17 @@ describe("a mistake is told with its place:", function()
          .. "(did you mean llama?)", resolving.resolve({ params = {}, live = {}, rules = "lama" }).text)
    end)
 
-   it("a missing file, a folder", function()
+   it("a missing file, a folder, a pipe that nobody writes to", function()
       assert.equal("destination: rules (./no/such.lua: No such file or directory) must be a file that can be read",
          resolving.resolve({ params = {}, live = {}, rules = "./no/such.lua" }).text)
-      assert.equal("destination: rules (Is a directory) must be a file that can be read",
+      assert.equal("destination: rules (./spec: it must be a regular file, not a folder) must be a file that can be read",
          resolving.resolve({ params = {}, live = {}, rules = "./spec" }).text)
+      local path = os.tmpname()
+      os.remove(path)
+      assert(require("posix.sys.stat").mkfifo(path, 384))
+      local text = resolving.resolve({ params = {}, live = {}, rules = path }).text
+      os.remove(path)
+      assert.equal(("destination: rules (%s: it must be a regular file, not a pipe) must be a file that can be read"):format(path), text)
    end)
 
    it("a file that extends a missing one, or itself", function()

@@ -2,7 +2,6 @@
 #include "cli/native.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -11,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/line.h"
 #include "cli/rank.h"
 
@@ -113,70 +113,14 @@ static int native_columns(lua_State *L)
 
 /* ---- files ---- */
 
-static const char *kind_of(mode_t mode)
-{
-    return S_ISREG(mode) ? "file" : S_ISDIR(mode) ? "folder" : S_ISFIFO(mode) ? "pipe" : S_ISSOCK(mode) ? "socket" : "device";
-}
-
 /* kind(path) -> what is there: file, folder, pipe, socket or device; nothing where nothing is */
 static int native_kind(lua_State *L)
 {
     struct stat found;
     if (stat(luaL_checkstring(L, 1), &found) != 0)
         return 0;
-    lua_pushstring(L, kind_of(found.st_mode));
+    lua_pushstring(L, slc_file_kind(found.st_mode));
     return 1;
-}
-
-/* At most `limit` bytes; *too_long where there are more. Fails by errno. */
-static bool read_regular(int fd, size_t limit, slc_buffer *text, bool *too_long)
-{
-    char bytes[16384];
-    for (;;) {
-        ssize_t got = read(fd, bytes, sizeof bytes);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got == 0;
-        if (text->length + (size_t)got > limit) {
-            *too_long = true;
-            return true;
-        }
-        slc_buffer_append(text, bytes, (size_t)got);
-        if (text->failed) {
-            errno = ENOMEM;
-            return false;
-        }
-    }
-}
-
-/* read_file(path, limit) -> the text of a regular file; opening never waits, as it would for a pipe that nobody writes to */
-static int native_read_file(lua_State *L)
-{
-    const char *path = luaL_checkstring(L, 1);
-    size_t limit = (size_t)luaL_checknumber(L, 2);
-    slc_buffer text = { 0 };
-    struct stat found = { 0 };
-    bool too_long = false;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    bool good = fd >= 0 && fstat(fd, &found) == 0 && (!S_ISREG(found.st_mode) || read_regular(fd, limit, &text, &too_long));
-    int failed = errno;
-    if (fd >= 0)
-        close(fd);
-    lua_pushnil(L);
-    if (!good)
-        lua_pushfstring(L, "%s: %s", path, strerror(failed));
-    else if (!S_ISREG(found.st_mode))
-        lua_pushfstring(L, "%s: it must be a regular file, not a %s", path, kind_of(found.st_mode));
-    else if (too_long)
-        lua_pushfstring(L, "%s: it must have at most %f bytes", path, (lua_Number)limit);
-    else {
-        lua_pushlstring(L, (const char *)text.data, text.length);
-        lua_replace(L, -2);
-        lua_pushnil(L);
-    }
-    slc_buffer_clear(&text);
-    return 2;
 }
 
 /* ---- a rank ---- */
@@ -223,7 +167,6 @@ int slc_native_open(lua_State *L)
         { "is_terminal", native_is_terminal },
         { "columns", native_columns },
         { "kind", native_kind },
-        { "read_file", native_read_file },
         { "report", slc_line_new },
         { "run_rank", native_run_rank },
         { "plan", slc_native_plan },

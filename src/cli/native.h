@@ -6,7 +6,7 @@
  *   line.c     report(descriptor)           the socket of whoever started this rank, with a pulse
  *   plan.c     plan(job)                    one rank's plan without any network
  *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
- *   native.c   version seal checkpoint monotonic peak is_terminal columns kind read_file
+ *   native.c   version seal checkpoint monotonic peak is_terminal columns kind
  */
 #ifndef SLC_CLI_NATIVE_H
 #define SLC_CLI_NATIVE_H

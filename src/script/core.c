@@ -5,6 +5,7 @@
 #include "base/digest.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "script/canonical.h"
 #include "script/json.h"
 #include "script/modules.h"
@@ -99,6 +100,22 @@ static int core_file(lua_State *L)
     return 0;
 }
 
+/* read_file(path, limit) -> the text of a regular file, or nil and what is wrong */
+static int core_read_file(lua_State *L)
+{
+    char problem[1024];
+    slc_buffer *text = new_buffer(L);
+    if (!slc_file_read(luaL_checkstring(L, 1), (size_t)luaL_checknumber(L, 2), text, problem, sizeof problem)) {
+        slc_buffer_clear(text);
+        lua_pushnil(L);
+        lua_pushstring(L, problem);
+        return 2;
+    }
+    lua_pushlstring(L, (const char *)text->data, text->length);
+    slc_buffer_clear(text);
+    return 1;
+}
+
 /* files(prefix) -> a list of the names of such files that start with `prefix` */
 static int core_files(lua_State *L)
 {
@@ -143,6 +160,7 @@ int slc_lua_open_core(lua_State *L)
         { "canonical_digest", core_canonical_digest },
         { "is_address", core_is_address },
         { "file", core_file },
+        { "read_file", core_read_file },
         { "files", core_files },
         { "guard", slc_lua_guard },
         { NULL, NULL },

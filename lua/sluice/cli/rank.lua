@@ -1,6 +1,7 @@
 --- sluice rank, trainer and worker: one rank of a deployment in this process, started by a launcher or by `sluice run`.
 
 local cjson = require "cjson"
+local core = require "sluice.core"
 local native = require "sluice.native"
 local fault = require "sluice.cli.fault"
 local json = require "sluice.cli.json"
@@ -46,7 +47,7 @@ local function configure(parser)
 end
 
 local function read(path)
-   local text, problem = native.read_file(path, LONGEST_INFO)
+   local text, problem = core.read_file(path, LONGEST_INFO)
    if not text then
       fault.wrong("init: %s", problem)
    end

@@ -2,6 +2,7 @@
 -- the job of one rank. Reads files; starts nothing.
 
 local cjson = require "cjson"
+local core = require "sluice.core"
 local native = require "sluice.native"
 local deployment = require "sluice.deployment"
 local models = require "sluice.models"
@@ -67,7 +68,7 @@ local function settings(args)
 end
 
 local function read_file(path)
-   local text, problem = native.read_file(path, LONGEST_DEPLOYMENT)
+   local text, problem = core.read_file(path, LONGEST_DEPLOYMENT)
    if not text then
       fault.wrong("deployment: %s", problem)
    end
