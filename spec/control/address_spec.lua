@@ -3,7 +3,7 @@ local inside = require "spec.support.inside"
 local control = require "spec.support.control"
 
 describe("address", function()
-   local C = control.library()
+   local C = control.open()
 
    local function resolve(address, seconds, cancelled)
       local list, count, err = ffi.new("slc_endpoint *[1]"), ffi.new("size_t[1]"), inside.error()

@@ -10,7 +10,7 @@ local function sleep(milliseconds)
 end
 
 describe("round", function()
-   local C = control.library()
+   local C = control.open()
    local status = control.status
 
    local function tidy(result)

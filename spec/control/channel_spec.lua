@@ -5,7 +5,7 @@ local socket = require "posix.sys.socket"
 local unistd = require "posix.unistd"
 
 describe("channel", function()
-   local C = control.library()
+   local C = control.open()
    local here, there
 
    -- A channel on one end of a pair; the other end is a plain socket.

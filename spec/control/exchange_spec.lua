@@ -1,7 +1,7 @@
 local control = require "spec.support.control"
 
 describe("exchange", function()
-   control.library()
+   control.open()
    local status = control.status
 
    it("gives each rank just the cards that it asks for, in its order", function()

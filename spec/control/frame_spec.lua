@@ -3,7 +3,7 @@ local inside = require "spec.support.inside"
 local control = require "spec.support.control"
 
 describe("frame", function()
-   local C = control.library()
+   local C = control.open()
 
    local function decode(bytes)
       local header, err = ffi.new("slc_frame_header"), inside.error()

@@ -6,7 +6,7 @@ local stat = require "posix.sys.stat"
 local unistd = require "posix.unistd"
 
 describe("key", function()
-   local C = control.library()
+   local C = control.open()
    local status = control.status
    local paths = {}
 

@@ -12,7 +12,7 @@ local world = require "spec.support.world"
 local BEAT = 0.1
 
 describe("beats", function()
-   local C = control.library()
+   local C = control.open()
    local status = control.status
    local listener, port
 

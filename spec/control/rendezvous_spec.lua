@@ -10,7 +10,7 @@ local function sleep(milliseconds)
 end
 
 describe("rendezvous", function()
-   control.library()
+   control.open()
    local status = control.status
    local listener, port
 
@@ -31,7 +31,7 @@ describe("rendezvous", function()
          return failure
       end
       local result = control.round(group, {body = "same", judge = "equal"})
-      control.library().slc_group_leave(group)
+      control.open().slc_group_leave(group)
       return result
    end
 

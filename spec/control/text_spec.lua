@@ -2,7 +2,7 @@ local ffi = require "ffi"
 local control = require "spec.support.control"
 
 describe("text", function()
-   local C = control.library()
+   local C = control.open()
 
    local function with_line(room, fill)
       local text = ffi.new("char[?]", room)

@@ -14,7 +14,7 @@ local KEY, OTHER = ("deployment key "):rep(4), ("another secret "):rep(4)
 local OFF_LOOPBACK = " is not on the loopback interface: a key must be given (key_file or key_fd), or insecure_control set to true"
 
 describe("trust", function()
-   local C = control.library()
+   local C = control.open()
    local status = control.status
    local agreed = {status = 0, answer = ""}
    local listener, port

@@ -3,7 +3,7 @@ local inside = require "spec.support.inside"
 local control = require "spec.support.control"
 
 describe("word", function()
-   local C = control.library()
+   local C = control.open()
 
    local function read_error(bytes)
       local reader = ffi.new("slc_reader", {ffi.cast("const unsigned char *", bytes), #bytes, 0, false})
@@ -89,7 +89,7 @@ describe("word", function()
 end)
 
 describe("claim", function()
-   local C = control.library()
+   local C = control.open()
 
    local function read(bytes)
       local claim = ffi.new("slc_claim")

@@ -16,7 +16,7 @@ control.frame_type = {join = 1, refuse = 2, welcome = 3, envelope = 4, verdict =
 local library
 
 --- The library with control's headers declared.
-function control.library()
+function control.open()
    library = library or inside.declare("control/agree.h", "control/address.h", "control/claim.h", "control/text.h", "control/word.h",
                                        "control/secure.h")
    return library
@@ -43,7 +43,7 @@ end
 
 --- The key that holds these bytes; it is freed with the process.
 function control.key(bytes)
-   local C = control.library()
+   local C = control.open()
    local read_end, write_end = unistd.pipe()
    unistd.write(write_end, bytes)
    unistd.close(write_end)
@@ -55,7 +55,7 @@ end
 --- Joins. options: rank, world, port, address ("127.0.0.1"), listen_fd, seconds (10), cancelled (a bool[1]), log (a list that
 -- gets the lines), key (bytes), insecure, beat_s. Returns the group, or nil and the outcome.
 function control.join(options)
-   local C = control.library()
+   local C = control.open()
    local given = ffi.new("slc_rendezvous_options")
    local address = options.address or "127.0.0.1"
    given.address = address
@@ -87,7 +87,7 @@ end
 --- One round. options: stage ("source"), mine (an error), body (""), judge ("equal" or a C function), what, seconds (10).
 -- Returns the outcome; on success its `answer` is the answer.
 function control.round(group, options)
-   local C = control.library()
+   local C = control.open()
    local answer, err = ffi.new("slc_buffer"), inside.error()
    local body = options.body or ""
    local judge = options.judge == "equal" and C.slc_judge_equal or options.judge
@@ -104,7 +104,7 @@ end
 
 --- One exchange: this rank's card and the ranks whose cards it wants. Returns the outcome; on success `cards` answers `wanted`.
 function control.exchange(group, card, wanted, options)
-   local C = control.library()
+   local C = control.open()
    options = options or {}
    local err, store = inside.error(), ffi.new("slc_buffer")
    local ranks = ffi.new("int32_t[?]", math.max(#wanted, 1), wanted)
@@ -133,7 +133,7 @@ function control.world(count, body, options)
          return failure
       end
       local result = body(group, rank)
-      control.library().slc_group_leave(group)
+      control.open().slc_group_leave(group)
       return result
    end, {timeout = options.timeout or 30, meanwhile = options.meanwhile})
    unistd.close(listener)

@@ -21,7 +21,7 @@ local function run(command)
 end
 
 --- The library; its path is SLUICE_INSIDE, or build/libsluice_inside.so.
-function inside.library()
+function inside.open()
    library = library or ffi.load(os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so")
    return library
 end
@@ -54,7 +54,7 @@ function inside.declare(...)
       declared[path] = true
    end
    ffi.cdef((table.concat(body, "\n"):gsub("static inline[^{]-%b{}", "")))
-   return inside.library()
+   return inside.open()
 end
 
 --- A fresh sluice_error.
