@@ -25,14 +25,7 @@ describe("rendezvous", function()
    -- Joins as options say, on this case's port, and agrees once when that worked.
    local function join(options)
       options.port, options.listen_fd = options.port or port, options.listen_fd or listener
-      local group, failure = control.join(options)
-      if not group then
-         failure.text = control.tidy(failure.text)
-         return failure
-      end
-      local result = control.round(group, {body = "same", judge = "equal"})
-      control.open().slc_group_leave(group)
-      return result
+      return control.join_and_agree(options)
    end
 
    local agreed = {status = 0, answer = ""}

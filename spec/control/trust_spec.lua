@@ -29,14 +29,7 @@ describe("trust", function()
 
    local function join(options)
       options.port, options.listen_fd = options.port or port, options.listen_fd or listener
-      local group, failure = control.join(options)
-      if not group then
-         failure.text = control.tidy(failure.text)
-         return failure
-      end
-      local result = control.round(group, {body = "same", judge = "equal"})
-      C.slc_group_leave(group)
-      return result
+      return control.join_and_agree(options)
    end
 
    -- Rank 0 in a process of its own, which gives its result and its log; others(results) runs meanwhile.

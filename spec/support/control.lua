@@ -294,4 +294,16 @@ function control.read_error(payload)
            text = payload:sub(text_at + 4, text_at + 3 + number_at(payload, text_at))}
 end
 
+--- Joins as options say, agrees once when that worked, and leaves: the round's result, or why it did not join.
+function control.join_and_agree(options)
+   local group, failure = control.join(options)
+   if not group then
+      failure.text = control.tidy(failure.text)
+      return failure
+   end
+   local result = control.round(group, {body = "same", judge = "equal"})
+   control.open().slc_group_leave(group)
+   return result
+end
+
 return control

@@ -1,5 +1,7 @@
 --- How a command ends early: with an exit code and a sentence. Any other Lua error goes on as it came, with its traceback.
 
+local core = require "sluice.core"
+
 local fault = {}
 
 local mark = {}
@@ -22,6 +24,15 @@ function fault.check(result, text, status)
       fault.raise(input and 2 or 1, "%s", text)
    end
    return result, text
+end
+
+--- The text of the regular file at `path`, at most `longest` bytes; wrong input, said under `stage`, where it has none.
+function fault.read_file(stage, path, longest)
+   local text, problem = core.read_file(path, longest)
+   if not text then
+      fault.wrong("%s: %s", stage, problem)
+   end
+   return text
 end
 
 --- Runs f(...). Returns its first result, or nil and {exit=, text=}.

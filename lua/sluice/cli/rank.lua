@@ -1,7 +1,6 @@
 --- sluice rank, trainer and worker: one rank of a deployment in this process, started by a launcher or by `sluice run`.
 
 local cjson = require "cjson"
-local core = require "sluice.core"
 local native = require "sluice.native"
 local fault = require "sluice.cli.fault"
 local json = require "sluice.cli.json"
@@ -44,14 +43,6 @@ local function configure(parser)
    parser:option("--init-info"):target("init_info"):hidden(true)
    parser:option("--report-fd"):target("report_fd"):convert(number):hidden(true)
    parser:option("--listen-fd"):target("listen_fd"):convert(number):hidden(true)
-end
-
-local function read(path)
-   local text, problem = core.read_file(path, LONGEST_INFO)
-   if not text then
-      fault.wrong("init: %s", problem)
-   end
-   return text
 end
 
 -- What a rank on its own shows and sums up.
@@ -114,7 +105,7 @@ local function run(args, role)
    local here = world.load(args)
    local stand = place.find(args, here.size)
    check_role(here, stand, role)
-   local info = args.init_info and read(args.init_info) or here:init_info(stand.address, stand.port)
+   local info = args.init_info and fault.read_file("init", args.init_info, LONGEST_INFO) or here:init_info(stand.address, stand.port)
    local job = here:job(stand.rank, info, {
       listen_fd = args.listen_fd or -1, key_fd = args.key_fd or -1, key_file = args.key_file,
       insecure_control = args.insecure_control or false, verify = not args.no_verify, ordinary = args.memory == "ordinary",

@@ -2,7 +2,6 @@
 -- the job of one rank. Reads files; starts nothing.
 
 local cjson = require "cjson"
-local core = require "sluice.core"
 local native = require "sluice.native"
 local deployment = require "sluice.deployment"
 local models = require "sluice.models"
@@ -67,14 +66,6 @@ local function settings(args)
    return list
 end
 
-local function read_file(path)
-   local text, problem = core.read_file(path, LONGEST_DEPLOYMENT)
-   if not text then
-      fault.wrong("deployment: %s", problem)
-   end
-   return text
-end
-
 -- A path in a deployment means a file beside the deployment, or else one of the current directory.
 local function beside(path, file)
    local folder = file:match("^(.*/)")
@@ -95,7 +86,8 @@ end
 -- @return a world: deployment, description, trainers, workers, title, seconds (of describing)
 function world.load(args)
    local start = native.monotonic()
-   local checked = fault.check(deployment.read(read_file(args.deployment), args.deployment, settings(args)))
+   local source = fault.read_file("deployment", args.deployment, LONGEST_DEPLOYMENT)
+   local checked = fault.check(deployment.read(source, args.deployment, settings(args)))
    if checked.rules and checked.rules:find("[/.]") then -- else it is the name of a family
       checked.rules = beside(checked.rules, args.deployment)
       local kind = native.kind(checked.rules)
