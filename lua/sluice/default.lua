@@ -16,14 +16,16 @@ local function is_set(value)
    return value ~= nil and value ~= core.null and value ~= false
 end
 
---- Why the host lets nothing be written in place, or nil.
-function default.policy(host)
-   local quantization, stages = host.quantization, host.pipeline_parallel_size
+--- Why the host lets nothing be written in place: a list, empty where it does.
+function default.policies(host)
+   local quantization, stages, list = host.quantization, host.pipeline_parallel_size, {}
    if is_set(quantization) and quantization ~= "" then
-      return ("the host is quantized (%s)"):format(tostring(quantization))
-   elseif type(stages) == "number" and stages > 1 then
-      return ("the host has %s pipeline stages"):format(check.number(stages))
+      list[1] = ("the host is quantized (%s)"):format(tostring(quantization))
    end
+   if type(stages) == "number" and stages > 1 then
+      list[#list + 1] = ("the host has %s pipeline stages"):format(check.number(stages))
+   end
+   return list
 end
 
 local function shape_text(shape)
@@ -49,46 +51,58 @@ local function shapes_differ(global, loc, dim, tp)
    end
 end
 
---- The decision for one parameter, before the module rule.
--- @param param { dtype =, shape = }
--- @param live { dtype =, shape =, contiguous =, attributes = } of the same name, or nil
--- @param tp size of the workers' shard axis
--- @return "direct", the dim that is cut (nil: none); or "full", nil, the reason
-function default.decide(param, live, tp)
-   if not live then
-      return "full", nil, "no live parameter has its name"
-   elseif live.dtype ~= param.dtype then
-      return "full", nil, ("its dtype is %s, the live one's %s"):format(param.dtype, live.dtype)
-   elseif not live.contiguous then
-      return "full", nil, "the live parameter is not contiguous"
-   end
-   local attributes = live.attributes
+-- The loader's problems, and the dim that it cuts (nil: none); false where its problems leave that unknown.
+local function check_loader(param, attributes, tp, problems)
    local loader = attributes.loader
+   local key = DIM_OF[loader]
    if not is_set(loader) then
-      return "full", nil, "its loader is not declared"
-   elseif loader ~= "replicated" and not DIM_OF[loader] then
-      return "full", nil, ("its loader (%s) is no plain copy"):format(check.found(loader))
+      problems[#problems + 1] = "its loader is not declared"
+   elseif loader ~= "replicated" and not key then
+      problems[#problems + 1] = ("its loader (%s) is no plain copy"):format(check.found(loader))
    end
    for _, name in ipairs(FORBIDDEN) do
       if is_set(attributes[name]) then
-         return "full", nil, ("the live parameter has %s"):format(name)
+         problems[#problems + 1] = ("the live parameter has %s"):format(name)
       end
    end
-   local dim
-   if DIM_OF[loader] then
-      dim = attributes[DIM_OF[loader]]
-      if not check.is_integer(dim, 0, #param.shape - 1) then
-         return "full", nil, ("its %s (%s) is no dim of it"):format(DIM_OF[loader], check.found(dim))
-      elseif is_set(attributes.tp_size) and attributes.tp_size ~= tp then
-         return "full", nil, ("its tp_size (%s) is not the workers' shard axis (%.0f)"):format(
-            check.found(attributes.tp_size), tp)
-      end
+   if loader == "replicated" then
+      return nil
+   elseif not key then
+      return false
    end
-   local problem = shapes_differ(param.shape, live.shape, dim, tp)
-   if problem then
-      return "full", nil, problem
+   local dim = attributes[key]
+   if not check.is_integer(dim, 0, #param.shape - 1) then
+      problems[#problems + 1] = ("its %s (%s) is no dim of it"):format(key, check.found(dim))
+      return false
+   elseif is_set(attributes.tp_size) and attributes.tp_size ~= tp then
+      problems[#problems + 1] = ("its tp_size (%s) is not the workers' shard axis (%.0f)"):format(
+         check.found(attributes.tp_size), tp)
    end
-   return "direct", dim
+   return dim
+end
+
+--- What keeps one parameter from being written in place, before the module rule.
+-- @param param { dtype =, shape = }
+-- @param live { dtype =, shape =, contiguous =, attributes = } of the same name, or nil
+-- @param tp size of the workers' shard axis
+-- @return list of every condition that fails, the deciding one first; empty where it goes direct, and then the dim that is
+-- cut (nil: none)
+function default.problems(param, live, tp)
+   if not live then
+      return { "no live parameter has its name" }
+   end
+   local problems = {}
+   if live.dtype ~= param.dtype then
+      problems[1] = ("its dtype is %s, the live one's %s"):format(param.dtype, live.dtype)
+   end
+   if not live.contiguous then
+      problems[#problems + 1] = "the live parameter is not contiguous"
+   end
+   local dim = check_loader(param, live.attributes, tp, problems)
+   if dim ~= false then
+      problems[#problems + 1] = shapes_differ(param.shape, live.shape, dim, tp)
+   end
+   return problems, dim
 end
 
 --- The module of a name: what stands before its last dot.

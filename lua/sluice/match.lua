@@ -308,6 +308,27 @@ function Matcher:find(name)
    return self.found
 end
 
+--- What a pattern captured, right after find(name) gave one of its simple patterns.
+-- @param pattern of match.pattern
+-- @param bound of the simple pattern that was found
+-- @return list of { name, text }, sorted by name, then what each ** matched
+function Matcher:captures(pattern, name, bound)
+   local list = {}
+   for capture, wild in pairs(pattern.names) do
+      list[#list + 1] = { capture, sub(name, self.from[wild], self.to[wild]) }
+   end
+   for capture, value in pairs(bound) do
+      list[#list + 1] = { capture, value }
+   end
+   table.sort(list, function(a, b)
+      return a[1] < b[1]
+   end)
+   for _, wild in ipairs(pattern.deep) do
+      list[#list + 1] = { "**", sub(name, self.from[wild], self.to[wild]) }
+   end
+   return list
+end
+
 --- Removes a sequence of whole segments wherever it stands in a name.
 function match.strip(name, segments)
    local at = 1

@@ -93,23 +93,35 @@ local function plain_template(context, ndim, dim)
    return id
 end
 
+local function plain_live(context, param)
+   local name = context.set and rule.live_name(context.set, param.canonical) or param.canonical
+   local live = context.live[name]
+   return name, live and read_attributes(context, name, live)
+end
+
 local function decide_by_default(context, param)
-   local policy = default.policy(context.host)
+   local policy = default.policies(context.host)[1]
    param.by_default = true
    if policy then
       return FULL, policy, DEFAULT
    end
-   local name = context.set and rule.live_name(context.set, param.canonical) or param.canonical
-   local live = context.live[name]
-   if live then
-      read_attributes(context, name, live)
-   end
-   local mode, dim, reason = default.decide(param, live, (shard_axis(context.meshes)))
-   if mode == "full" then
-      return FULL, reason, DEFAULT
+   local name, live = plain_live(context, param)
+   local problems, dim = default.problems(param, live, (shard_axis(context.meshes)))
+   if problems[1] then
+      return FULL, problems[1], DEFAULT
    end
    param.targets = { name, plain_template(context, #param.shape, dim) }
    return DIRECT, ("its loader (%s) is a plain copy"):format(live.attributes.loader), DEFAULT
+end
+
+--- Every condition of the default resolver that fails for a parameter; the module rule is not among them.
+function resolve.problems(context, param)
+   local _, live = plain_live(context, param)
+   local list = default.policies(context.host)
+   for _, problem in ipairs((default.problems(param, live, (shard_axis(context.meshes))))) do
+      list[#list + 1] = problem
+   end
+   return list
 end
 
 -- ---- rules ----
@@ -179,12 +191,21 @@ local function note_loaded(context, live)
    end
 end
 
--- The live tensors that the host's loader writes from a full parameter: where its rule would have put it.
-local function note_loaded_by(context, entry, matcher, param)
-   local said = entry.said
-   for i = 1, math.max(1, #(said.strips or {})) do
-      local into = said.into[i]
-      note_loaded(context, rule.live_name(context.set, into and into(matcher, param.canonical, entry.bound) or param.canonical))
+--- The live tensors that the host's loader writes from a full parameter: where its rule would have put it.
+function resolve.loads(context, param)
+   local set, list = context.set, {}
+   local entry = set and set.rules:find(param.canonical)
+   for i = 1, math.max(1, entry and entry.said.strips and #entry.said.strips or 0) do
+      local into = entry and entry.said.into[i]
+      local name = into and into(set.rules, param.canonical, entry.bound) or param.canonical
+      list[i] = set and rule.live_name(set, name) or name
+   end
+   return list
+end
+
+local function note_loaded_by(context, param)
+   for _, name in ipairs(resolve.loads(context, param)) do
+      note_loaded(context, name)
    end
 end
 
@@ -203,7 +224,7 @@ local function decide_by_rule(context, entry, matcher, param)
       param.alias = announced.name
       return ALIAS, reason_of(said), said.place
    elseif said.mode == "full" or context.set.full then
-      note_loaded_by(context, entry, matcher, param)
+      note_loaded_by(context, param)
       if said.mode == "full" then
          return FULL, said.text, said.place
       end
@@ -216,7 +237,7 @@ end
 local function decide_otherwise(context, param)
    local set = context.set
    if set.full or set.otherwise then
-      note_loaded(context, rule.live_name(set, param.canonical))
+      note_loaded_by(context, param)
    end
    if set.full then
       return FULL, set.full, set.path
@@ -229,7 +250,7 @@ local function decide_otherwise(context, param)
       param.name, param.canonical ~= param.name and (" (renamed %s)"):format(param.canonical) or ""))
 end
 
-local function decide(context, param)
+local function mode_of(context, param)
    local set = context.set
    if not set then
       return decide_by_default(context, param)
@@ -241,10 +262,16 @@ local function decide(context, param)
    return decide_otherwise(context, param)
 end
 
+--- Decides one parameter, before the module rule. Raises what is wrong with its rule.
+function resolve.decide(context, param)
+   param.mode, param.reason, param.where = mode_of(context, param)
+end
+
 -- ---- after all are decided ----
 
--- A module that the host finalises as a whole is loaded as a whole: one full parameter keeps its siblings from direct.
-local function apply_module_rule(params)
+--- A module that the host finalises as a whole is loaded as a whole: one full parameter keeps its siblings from direct.
+-- Parameters without a mode are passed over.
+function resolve.apply_module_rule(params)
    local cause = {}
    for _, param in ipairs(params) do
       local module = default.module(param.canonical)
@@ -271,17 +298,15 @@ local function check_full(context, params)
    end
 end
 
-local function hand_over(context, params)
-   local set = context.plan.set
-   for i, param in ipairs(params) do
-      local targets = param.targets
-      if not targets then
-         set(i, param.mode, param.reason, param.where, param.alias)
-      elseif #targets == 2 then
-         set(i, param.mode, param.reason, param.where, nil, targets[1], targets[2])
-      else
-         set(i, param.mode, param.reason, param.where, nil, unpack(targets))
-      end
+--- Writes the decision on parameter `i` into the plan, which checks it.
+function resolve.hand_over(context, i, param)
+   local set, targets = context.plan.set, param.targets
+   if not targets then
+      set(i, param.mode, param.reason, param.where, param.alias)
+   elseif #targets == 2 then
+      set(i, param.mode, param.reason, param.where, nil, targets[1], targets[2])
+   else
+      set(i, param.mode, param.reason, param.where, nil, unpack(targets))
    end
 end
 
@@ -304,30 +329,53 @@ local function read_host(context)
    return host
 end
 
---- Fills in every destination.
+--- Reads what decisions hang on: the host's description, the meshes, the rule file, the live tensors.
 -- @param plan the functions of resolve.c
 -- @param rules a family's name, a path, or nil
-function resolve.resolve(plan, rules)
+function resolve.open(plan, rules)
    local context = { plan = plan, meshes = plan.meshes(), shapes = {}, plain = {}, by_canonical = {}, loaded = {}, is_loaded = {} }
    context.host = read_host(context)
    context.set = rules and rule.load(rules, words.environment(context.host, context.meshes))
    context.live, context.live_names = read_live(context)
-   local params = read_params(context)
-   local set = context.set
+   return context
+end
+
+--- The parameters of the plan in its order, with the names that rules see.
+function resolve.params(context)
+   local params, set = read_params(context), context.set
    for _, param in ipairs(params) do
       param.canonical = set and rule.canonical_name(set, param.name) or param.name
       context.by_canonical[param.canonical] = param
    end
+   return params
+end
+
+--- Whether modules are loaded as wholes.
+function resolve.whole_modules(context)
+   return not context.set or context.host.finalizes_modules == true
+end
+
+--- Fills in every destination.
+-- @param plan the functions of resolve.c
+-- @param rules a family's name, a path, or nil
+-- @return the context, without what belongs to single parameters, for explain.lua
+function resolve.resolve(plan, rules)
+   local context = resolve.open(plan, rules)
+   local params = resolve.params(context)
    for _, param in ipairs(params) do
-      param.mode, param.reason, param.where = decide(context, param)
+      resolve.decide(context, param)
    end
-   local whole_modules = not set or context.host.finalizes_modules == true
+   local whole_modules = resolve.whole_modules(context)
    if whole_modules then
-      apply_module_rule(params)
+      resolve.apply_module_rule(params)
    end
    check_full(context, params)
-   hand_over(context, params)
-   plan.finish(list_unsourced(context), context.loaded, set ~= nil, whole_modules)
+   for i, param in ipairs(params) do
+      resolve.hand_over(context, i, param)
+   end
+   plan.finish(list_unsourced(context), context.loaded, context.set ~= nil, whole_modules)
+   context.plan, context.by_canonical, context.loaded, context.is_loaded, context.plain = nil, nil, nil, nil, nil
+   return context
 end
 
 --- Checks a host's description.

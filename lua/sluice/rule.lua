@@ -296,7 +296,8 @@ end
 local function add_rule(set, file, made)
    local pattern = read_pattern(made.pattern, function(problem) fail(made, "%s", problem) end)
    local said = read_rule(made, pattern)
-   said.file = file
+   set.list[#set.list + 1] = said
+   said.file, said.read, said.number = file, pattern, #set.list
    for _, simple in ipairs(pattern.simples) do
       set.count = set.count + 1
       local before = set.rules:add(simple, set.count, { said = said, bound = simple.bound })
@@ -360,7 +361,7 @@ local function read_rename(file, key, pair)
    for number, simple in ipairs(pattern.simples) do
       matcher:add(simple, number, { compiled = compiled, bound = simple.bound })
    end
-   return matcher
+   return { matcher = matcher, word = key, from = pair[1], to = pair[2], place = file.at(pair[1]) }
 end
 
 -- A trainer's name goes from the extending file to the extended one, a live name comes back the other way.
@@ -372,7 +373,7 @@ local function add_renames(set, file)
       table.insert(set.live_renames, i, read_rename(file, "rename_live", pair))
    end
    for _, segments in ipairs(file.result.strip or {}) do
-      set.strips[#set.strips + 1] = (segments:gsub("^%.", ""):gsub("%.$", ""))
+      set.strips[#set.strips + 1] = { text = segments:gsub("^%.", ""):gsub("%.$", ""), place = file.at(segments) }
    end
 end
 
@@ -383,7 +384,7 @@ local function add_unsourced(set, file)
       end)
       for _, simple in ipairs(read.simples) do
          set.unsourced = set.unsourced or match.new()
-         set.unsourced:add(simple, 1, true)
+         set.unsourced:add(simple, 1, { pattern = pattern, place = file.at(pattern) })
       end
    end
 end
@@ -391,9 +392,10 @@ end
 --- Loads a rule file and those it extends.
 -- @param rules a family's name or a path
 -- @param environment of words.environment
--- @return the set: rules and pins (matchers), renames, strips, unsourced, otherwise, full, require_direct, and the path
+-- @return the set: rules and pins (matchers), list (what each rule says, in order), renames, strips, unsourced, otherwise,
+-- full, require_direct, and the path
 function rule.load(rules, environment)
-   local set = { rules = match.new(), count = 0, pin_count = 0, renames = {}, live_renames = {}, strips = {} }
+   local set = { rules = match.new(), list = {}, count = 0, pin_count = 0, renames = {}, live_renames = {}, strips = {} }
    local file, files = nil, 0
    while rules do
       local from = file
@@ -417,27 +419,35 @@ function rule.load(rules, environment)
    return set
 end
 
-local function rename(matchers, name)
-   for _, matcher in ipairs(matchers) do
-      local found = matcher:find(name)
+local function note(trace, word, before, after, from, to, place)
+   if trace and before ~= after then
+      trace[#trace + 1] = { word = word, from = from, to = to, where = place, before = before, after = after }
+   end
+   return after
+end
+
+local function rename(renames, name, trace)
+   for _, step in ipairs(renames) do
+      local found = step.matcher:find(name)
       if found then
-         name = found.compiled(matcher, name, found.bound)
+         name = note(trace, step.word, name, found.compiled(step.matcher, name, found.bound), step.from, step.to, step.place)
       end
    end
    return name
 end
 
 --- The name that rules see: wrappers stripped, then each rename tried once, in order.
-function rule.canonical_name(set, name)
-   for _, segments in ipairs(set.strips) do
-      name = match.strip(name, segments)
+-- @param trace a list, or nil: gets { word =, from =, to =, where =, before =, after = } of each step that changed the name
+function rule.canonical_name(set, name, trace)
+   for _, strip in ipairs(set.strips) do
+      name = note(trace, "strip", name, match.strip(name, strip.text), strip.text, nil, strip.place)
    end
-   return rename(set.renames, name)
+   return rename(set.renames, name, trace)
 end
 
---- What this server calls a live tensor that a rule names.
-function rule.live_name(set, name)
-   return rename(set.live_renames, name)
+--- What this server calls a live tensor that a rule names. `trace` as above.
+function rule.live_name(set, name, trace)
+   return rename(set.live_renames, name, trace)
 end
 
 return rule
