@@ -307,29 +307,47 @@ static sluice_status connect_peers(struct stages *stages, sluice_error *error)
 
 /* ---- the way through ---- */
 
+/* A log at debug level ends with what a rank waits for. */
+static void enter(const struct stages *stages, const char *stage)
+{
+    slc_say(&stages->engine->log, SLUICE_LOG_DEBUG, "init: %s", stage);
+}
+
 static sluice_status pass_stages(struct stages *stages, const char *json, size_t length, sluice_error *error)
 {
     slc_session *session = stages->session;
     double began = slc_now_s();
     sluice_status status = read_init_info(stages, json, length, error);
     double planning = slc_now_s() - began;
-    if (status == SLUICE_OK)
+    if (status == SLUICE_OK) {
+        enter(stages, "joins");
         status = join(stages, error);
-    if (status == SLUICE_OK)
+    }
+    if (status == SLUICE_OK) {
+        enter(stages, "round 1, source");
         status = agree_on_source(stages, error);
-    if (status == SLUICE_OK)
+    }
+    if (status == SLUICE_OK) {
+        enter(stages, "round 2, destination");
         status = agree_on_destination(stages, error);
+    }
     if (status == SLUICE_OK && stages->mine.status == SLUICE_OK) {
         double compiling = slc_now_s();
         (void)compile(stages, &stages->mine);
         planning += slc_now_s() - compiling;
     }
-    if (status == SLUICE_OK)
+    if (status == SLUICE_OK) {
+        enter(stages, "round 3, data plane");
         status = agree_on_settings(stages, error);
-    if (status == SLUICE_OK)
+    }
+    if (status == SLUICE_OK) {
+        enter(stages, "round 4, runtime");
         status = agree_on_runtime(stages, error);
-    if (status == SLUICE_OK)
+    }
+    if (status == SLUICE_OK) {
+        enter(stages, "opens the transport");
         status = connect_peers(stages, error);
+    }
     session->seconds_planning = planning;
     session->seconds_init = slc_now_s() - began;
     return status;
