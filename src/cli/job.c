@@ -333,6 +333,7 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->transport = read_text(L, index, "transport", &job->arena);
     job->road = read_text(L, index, "road", &job->arena);
     job->host = read_text(L, index, "host", &job->arena);
+    job->save = read_text(L, index, "save", &job->arena);
     job->ordinary = read_flag(L, index, "ordinary");
     job->verify = read_flag(L, index, "verify");
     lua_getfield(L, index, "timeout_s");

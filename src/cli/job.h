@@ -76,6 +76,7 @@ typedef struct slc_job {
     uint32_t updates, batches;
     bool ordinary; /* sources in ordinary memory instead of memory that peers can map */
     bool verify;
+    const char *save; /* folder for what a worker holds after the last update; NULL for none */
     slc_checkpoint *checkpoint; /* NULL: generated values */
     slc_arena arena;
 } slc_job;

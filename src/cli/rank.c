@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/flag.h"
+#include "cli/save.h"
 #include "cli/verify.h"
 
 typedef struct {
@@ -95,6 +96,8 @@ static sluice_status make(rank *r, sluice_error *error)
         options.callbacks.reload_end = on_reload_end;
     }
     sluice_status status = slc_job_is_worker(job) ? slc_verify_description(job, error) : SLUICE_OK;
+    if (status == SLUICE_OK && slc_job_is_worker(job))
+        status = slc_save_prepare(job, error);
     if (status == SLUICE_OK)
         status = sluice_engine_create(&options, &r->engine, error);
     if (status == SLUICE_OK)
@@ -225,6 +228,16 @@ static sluice_status verify(rank *r, sluice_error *error)
     return status;
 }
 
+static sluice_status save(rank *r, sluice_error *error)
+{
+    double start = slc_now_s();
+    uint64_t bytes;
+    sluice_status status = slc_save(r->job, &r->cancel.cancelled, &bytes, error);
+    if (status == SLUICE_OK)
+        report_work(r, "saved", slc_now_s() - start, bytes);
+    return status;
+}
+
 static sluice_status all_updates(rank *r, sluice_error *error)
 {
     bool worker = slc_job_is_worker(r->job);
@@ -244,6 +257,8 @@ static sluice_status all_updates(rank *r, sluice_error *error)
         if (status == SLUICE_OK && worker && r->job->verify)
             status = verify(r, error);
     }
+    if (status == SLUICE_OK && worker && r->job->save != NULL)
+        status = save(r, error);
     return status;
 }
 

@@ -5,6 +5,7 @@
  *   waiting   update (0: before init)                       ready     seconds, plan (of the first worker only)
  *   progress  update, done, total                           updated   update, from, to (monotonic clock), bytes, full
  *   verified  update, seconds, bytes                        log       level, text
+ *   saved     update, seconds, bytes
  *   failed    status, code, stage, text, rank, exit         done
  *   alive     nothing; at least every second under `sluice run`
  */

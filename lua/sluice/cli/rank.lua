@@ -39,6 +39,7 @@ local function configure(parser)
    parser:flag("--no-verify", "Workers check nothing."):target("no_verify")
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
+   parser:option("--save", world.save_help):argname("<folder>")
    -- Between `sluice run` and its ranks.
    parser:option("--init-info"):target("init_info"):hidden(true)
    parser:option("--report-fd"):target("report_fd"):convert(number):hidden(true)
@@ -64,6 +65,9 @@ local function listener(here, stand)
          sums.verified = sums.verified + 1
          sums.checked = sums.checked + event.bytes
          say("update %d: verified %s", event.update, units.bytes(event.bytes))
+      elseif event.event == "saved" then
+         sums.saved = event.bytes
+         say("saved %s", units.bytes(event.bytes))
       elseif event.event == "log" and event.level ~= "info" then
          say("%s: %s", event.level, event.text)
       elseif event.event == "failed" then
@@ -82,6 +86,7 @@ local function run_alone(here, stand, job)
    return {
       rank = stand.rank, role = worker and "worker" or "trainer", updates = sums.updates, bytes = sums.bytes,
       verified = worker and job.verify and sums.verified == sums.updates, bytes_verified = sums.checked, seconds = sums.seconds,
+      bytes_saved = sums.saved,
    }
 end
 
@@ -109,6 +114,7 @@ local function run(args, role)
    local job = here:job(stand.rank, info, {
       listen_fd = args.listen_fd or -1, key_fd = args.key_fd or -1, key_file = args.key_file,
       insecure_control = args.insecure_control or false, verify = not args.no_verify, ordinary = args.memory == "ordinary",
+      save = args.save,
    })
    if report then
       here = nil -- luacheck: ignore

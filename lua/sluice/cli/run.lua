@@ -23,6 +23,7 @@ function run.configure(parser)
    world.configure(parser)
    parser:flag("--no-verify", "Move only; check nothing."):target("no_verify")
    parser:flag("--quiet", "Show no progress.")
+   parser:option("--save", world.save_help):argname("<folder>")
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
 end
@@ -73,6 +74,9 @@ local function ranks_of(here, args, init_info, port, listener)
       if args.no_verify then
          arguments[#arguments + 1] = "--no-verify"
       end
+      if args.save then
+         arguments[#arguments + 1] = "--save=" .. args.save
+      end
       if rank == 0 then
          arguments[#arguments + 1] = "--listen-fd=" .. listener
          descriptors[4] = listener
@@ -96,7 +100,7 @@ local function summary(here, planned, books, verify, total_s)
       parameters_alias = planned.alias.parameters, parameters_skip = planned.skip.parameters,
       bytes_direct = planned.direct.bytes, bytes_full = planned.full.bytes,
       bytes_alias = planned.alias.bytes, bytes_skip = planned.skip.bytes,
-      bytes_received = books.received, bytes_verified = books.checked,
+      bytes_received = books.received, bytes_verified = books.checked, bytes_saved = books.saved,
       coverage = { worker = 0, live_bytes = coverage.live_bytes, written_bytes = coverage.written_bytes, padded_bytes = coverage.padded_bytes,
          uncovered = coverage.uncovered },
       seconds = seconds, update_seconds = json.list(updates), gb_per_s = units.rate(books.received, seconds.update),
@@ -159,7 +163,7 @@ function run.run(args)
    show:line("%s: %s to %s, %d parameters direct (%s), %d full (%s)", here.title, units.count(here.trainers, "trainer"),
       units.count(here.workers, "worker"), planned.direct.parameters, units.bytes(planned.direct.bytes), planned.full.parameters,
       units.bytes(planned.full.bytes))
-   local books = tally.new(here, planned, show, not args.no_verify)
+   local books = tally.new(here, planned, show, not args.no_verify, args.save ~= nil)
    books.now = native.monotonic
    local ranks, descriptors = ranks_of(here, args, init_info, port, listener)
    local first, cancelled = supervise.run(ranks, {
@@ -177,7 +181,7 @@ function run.run(args)
    if first or cancelled then
       failure(here, first, cancelled)
    elseif not books:complete() then
-      fault.raise(1, "run: every rank ended well, but not every update was reported by all of them")
+      fault.raise(1, "run: every rank ended well, but not all that they were to do was reported by all of them")
    end
    local result = summary(here, planned, books, not args.no_verify, native.monotonic() - start)
    if args.json then

@@ -9,10 +9,11 @@ tally.__index = tally
 -- @param plan the plan of the first worker, as plan.make gives it
 -- @param show the display (sluice.cli.progress)
 -- @param verify whether workers verify
-function tally.new(here, plan, show, verify)
+-- @param save whether they save what they hold
+function tally.new(here, plan, show, verify, save)
    return setmetatable({
-      here = here, plan = plan, show = show, verify = verify,
-      ready = 0, init_s = 0, prepare_s = 0, roads = {}, update = {}, received = 0, checked = 0,
+      here = here, plan = plan, show = show, verify = verify, save = save,
+      ready = 0, init_s = 0, prepare_s = 0, roads = {}, update = {}, received = 0, checked = 0, saved = 0, savers = 0,
       expected = plan.worker_bytes * here.workers,
    }, tally)
 end
@@ -96,6 +97,14 @@ function take.verified(self, _, event)
    end
 end
 
+function take.saved(self, _, event)
+   self.savers = self.savers + 1
+   self.saved = self.saved + event.bytes
+   if self.savers == self.here.workers then
+      self.show:line("saved %s: what %s hold", units.bytes(self.saved), units.count(self.savers, "worker"))
+   end
+end
+
 function take.log(self, rank, event)
    if event.level ~= "info" then
       self.show:warn(("%s: %s: %s"):format(event.level, self.here:role(rank), event.text))
@@ -110,7 +119,7 @@ function tally:event(rank, event)
    end
 end
 
---- Whether every update came to every rank and, where asked, every worker verified each.
+--- Whether every update came to every rank and, where asked, every worker verified each and saved the last.
 function tally:complete()
    for number = 1, self.here.deployment.updates do
       local update = self.update[number]
@@ -118,7 +127,7 @@ function tally:complete()
          return false
       end
    end
-   return true
+   return not self.save or self.savers == self.here.workers
 end
 
 --- Seconds of each phase, summed over updates; a phase lasts as long as on its slowest rank.

@@ -40,6 +40,10 @@ local keys = {
    { "--timeout", "timeout_s", positive, "Deadline of every wait, in seconds." },
 }
 
+--- What --save is for, as help tells it.
+world.save_help = "After the last update each worker N writes all that it holds to FOLDER/worker-N.safetensors. The folder is "
+   .. "made where it is not there; files of that name are replaced."
+
 --- Adds the deployment and everything that can be set over it to a command's parser.
 function world.configure(parser)
    parser:argument("deployment", "Deployment file: a Lua table or JSON.")
@@ -151,7 +155,7 @@ end
 --- What `rank` is to do, as native.run_rank and native.plan take it.
 -- @param rank the world rank
 -- @param init_info the sealed text
--- @param[opt] more keys that go over the rest: listen_fd, key_fd, key_file, insecure_control, ordinary, verify
+-- @param[opt] more keys that go over the rest: listen_fd, key_fd, key_file, insecure_control, ordinary, verify, save
 function world:job(rank, init_info, more)
    local checked = self.deployment
    local job = {
