@@ -137,7 +137,7 @@ describe("deployment.check()", function()
       { "an unknown dtype", plain({ model = { size = "Qwen3-8B", dtype = "bf16" } }),
          'model.dtype ("bf16") must be one of bfloat16, float16 and float32' },
       { "packed experts of a model without", plain({ model = { size = "Qwen3-8B", experts = "packed" } }),
-         'model.experts ("packed") is for families with experts; qwen3 has none' },
+         'model.experts ("packed") is no choice of the family qwen3' },
       { "an unknown form of experts", plain({ model = { size = "Qwen3-30B-A3B", experts = "pakced" } }),
          'model.experts ("pakced") must be one of single and packed: did you mean packed?' },
       { "a checkpoint that is no path", plain({ model = { family = "bert", checkpoint = "" } }),

@@ -17,14 +17,7 @@ local function check_workers(config, part)
    local sizes = serving.sizes(part)
    serving.check_divides(config, "num_attention_heads", sizes.tp, "tp")
    serving.check_divides(config, "intermediate_size", sizes.tp, "tp")
-   local padded = serving.padded(config.vocab_size)
-   if padded % sizes.tp ~= 0 then
-      check.fail("model.config.vocab_size (%d, padded to %d) must divide by the workers' tp (%d) after padding",
-         config.vocab_size, padded, sizes.tp)
-   end
-   if sizes.pp > config.num_hidden_layers then
-      check.fail("%d layers must be at least the workers' pp (%d)", config.num_hidden_layers, sizes.pp)
-   end
+   serving.check_whole(config, sizes)
 end
 
 local function add_norm(add, prefix, shape, layer)
@@ -112,7 +105,7 @@ local function live(config, worker)
 end
 
 return {
-   architecture = "BertModel", dtype = "float32", experts = false, default_size = "all-MiniLM-L6-v2",
+   architecture = "BertModel", dtype = "float32", default_size = "all-MiniLM-L6-v2",
    layer_pattern = "^encoder%.layer%.(%d+)%.",
    keys = {
       "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "max_position_embeddings",

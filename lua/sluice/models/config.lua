@@ -17,7 +17,14 @@ local integers = {
    num_experts = MAX_EXPERTS, moe_intermediate_size = MAX_EXTENT, decoder_sparse_step = MAX_LAYERS,
    max_position_embeddings = MAX_EXTENT, type_vocab_size = MAX_EXTENT,
 }
+local may_be_zero = {}
 local booleans = { tie_word_embeddings = true, announce_tied = true, attention_bias = true }
+
+-- Choices of a deployment that no published configuration makes; a family names those that it has. The first is the default.
+local choices = {
+   experts = { "single", "packed" },
+   live_experts = { "experts", "experts.routed_experts" },
+}
 
 local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts" }
 local dtypes = { "bfloat16", "float16", "float32" }
@@ -37,7 +44,7 @@ local size_names = sorted_keys(sizes)
 local function value_of(key, value, layers)
    local path = "model.config." .. key
    if integers[key] then
-      return check.integer(value, path, 1, integers[key])
+      return check.integer(value, path, may_be_zero[key] and 0 or 1, integers[key])
    elseif booleans[key] then
       if type(value) ~= "boolean" then
          check.fail("%s (%s) must be true or false", path, check.shown(value))
@@ -107,8 +114,22 @@ local function title_of(model, resolved, size)
    return title
 end
 
+-- Every choice that the deployment makes, or its default.
+local function choose(model, family, name, resolved)
+   local offered = {}
+   for _, key in ipairs(family.choices or {}) do
+      offered[key] = true
+   end
+   for _, key in ipairs(sorted_keys(choices)) do
+      if model[key] ~= nil and not offered[key] then
+         check.fail("model.%s (%s) is no choice of the family %s", key, check.shown(model[key]), name)
+      end
+      resolved[key] = model[key] == nil and choices[key][1] or check.one_of(model[key], "model." .. key, choices[key])
+   end
+end
+
 --- Checks the `model` part of a deployment against the families and fills in every number. Fails through check.
--- @return the configuration: the published keys, and family, dtype, packed, live_experts, title, all_layers
+-- @return the configuration: the published keys, and family, dtype, title, all_layers and the choices (experts, live_experts)
 function config.resolve(model, families)
    check.keys(model, "model", model_keys)
    if model.size ~= nil then
@@ -126,19 +147,7 @@ function config.resolve(model, families)
    if model.checkpoint ~= nil then
       check.text(model.checkpoint, "model.checkpoint", 4096)
    end
-   for _, key in ipairs({ "experts", "live_experts" }) do
-      if model[key] ~= nil and not family.experts then
-         check.fail("model.%s (%s) is for families with experts; %s has none", key, check.shown(model[key]), name)
-      end
-   end
-   if model.experts ~= nil then
-      check.one_of(model.experts, "model.experts", { "single", "packed" })
-   end
-   if model.live_experts ~= nil then
-      check.one_of(model.live_experts, "model.live_experts", { "experts", "experts.routed_experts" })
-   end
-   resolved.packed = model.experts == "packed"
-   resolved.live_experts = model.live_experts or "experts"
+   choose(model, family, name, resolved)
    resolved.title = title_of({ family = name, layers = model.layers }, resolved, size)
    family.complete(resolved)
    return resolved

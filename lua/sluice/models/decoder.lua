@@ -59,20 +59,10 @@ local function check_workers(config, part)
       check.fail("model.config.num_key_value_heads (%d) must divide by the workers' tp (%d), or tp by it", kv_heads, tp)
    end
    serving.check_divides(config, "intermediate_size", tp, "tp")
-   local padded = serving.padded(config.vocab_size)
-   if padded % tp ~= 0 then
-      check.fail("model.config.vocab_size (%d, padded to %d) must divide by the workers' tp (%d) after padding",
-         config.vocab_size, padded, tp)
-   end
    if config.num_experts then
       serving.check_divides(config, "moe_intermediate_size", sizes.moe_tp, "expert tp")
-      if sizes.ep and sizes.ep > config.num_experts then
-         check.fail("model.config.num_experts (%d) must be at least the workers' ep (%d)", config.num_experts, sizes.ep)
-      end
    end
-   if sizes.pp > config.num_hidden_layers then
-      check.fail("%d layers must be at least the workers' pp (%d)", config.num_hidden_layers, sizes.pp)
-   end
+   serving.check_whole(config, sizes)
 end
 
 local function add_attention(add, config, prefix, layer, shapes, qk_norm)
@@ -94,7 +84,7 @@ end
 
 local function add_experts(add, config, prefix, layer, shapes)
    add(prefix .. "gate.weight", shapes.router, "replicated", layer)
-   if config.packed then
+   if config.experts == "packed" then
       add.packed(prefix .. "experts.gate_up_proj", shapes.packed_up, "packed_column", layer)
       add.packed(prefix .. "experts.down_proj", shapes.packed_down, "packed_row", layer)
       return
@@ -179,7 +169,7 @@ local function live(config, worker, qk_norm)
       if config.is_sparse(layer) then
          worker:whole(prefix .. "mlp.gate.weight", shapes.router, "replicated")
          worker:experts(prefix .. "mlp.experts", prefix .. "mlp." .. config.live_experts, config.moe_intermediate_size, hidden,
-            config.packed)
+            config.experts == "packed")
       else
          worker:merged(prefix .. "mlp.gate_up_proj.weight", names(prefix .. "mlp.", { "gate_proj.", "up_proj." }, "weight"),
             shapes.up, "merged_column")
@@ -199,7 +189,8 @@ end
 --- A family made of this decoder. options: architecture, qk_norm, experts.
 function decoder.family(options)
    return {
-      architecture = options.architecture, dtype = "bfloat16", experts = options.experts or false,
+      architecture = options.architecture, dtype = "bfloat16",
+      choices = options.experts and { "experts", "live_experts" } or nil,
       layer_pattern = "^model%.layers%.(%d+)%.",
       keys = options.experts and joined(dense_keys, expert_keys) or dense_keys,
       required = options.experts and joined(dense_required, { "num_experts", "moe_intermediate_size" }) or dense_required,

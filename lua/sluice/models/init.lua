@@ -42,11 +42,11 @@ local function params_of(family, config, trainer)
       }
    end
    local add = setmetatable({
-      expert = function(name, shape, kind, layer, expert)
-         append(name, shape, nil, layout:place_expert(kind, layer, expert))
+      expert = function(name, shape, kind, layer, expert, dtype)
+         append(name, shape, dtype, layout:place_expert(kind, layer, expert))
       end,
-      packed = function(name, shape, kind, layer)
-         append(name, shape, nil, layout:place_packed(kind, layer))
+      packed = function(name, shape, kind, layer, dtype)
+         append(name, shape, dtype, layout:place_packed(kind, layer))
       end,
    }, {
       __call = function(_, name, shape, kind, layer, dtype)
@@ -68,7 +68,7 @@ end
 -- What the host tells the rules of itself.
 local function host_of(family, config, worker)
    local sizes = serving.sizes(worker)
-   return {
+   local host = {
       architecture = family.architecture, pipeline_parallel_size = sizes.pp, tensor_parallel_size = sizes.tp,
       expert_parallel_size = sizes.ep, moe_tensor_parallel_size = config.num_experts and sizes.moe_tp or nil,
       pipeline_layers = serving.partition(config.num_hidden_layers, sizes.pp),
@@ -79,6 +79,10 @@ local function host_of(family, config, worker)
       live_experts = config.live_experts ~= "experts" and config.live_experts or nil,
       tie_word_embeddings = config.tie_word_embeddings or false, finalizes_modules = false,
    }
+   for key, value in pairs(family.host and family.host(config) or {}) do
+      host[key] = value
+   end
+   return host
 end
 
 local function settle_from(list, deployment, family, config)

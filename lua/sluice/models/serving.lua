@@ -63,6 +63,21 @@ function serving.check_divides(config, key, size, name)
    end
 end
 
+--- Fails unless every worker gets a part of the padded vocabulary, of the layers and of the experts.
+function serving.check_whole(config, sizes)
+   local padded = serving.padded(config.vocab_size)
+   if padded % sizes.tp ~= 0 then
+      check.fail("model.config.vocab_size (%d, padded to %d) must divide by the workers' tp (%d) after padding",
+         config.vocab_size, padded, sizes.tp)
+   end
+   if config.num_experts and sizes.ep and sizes.ep > config.num_experts then
+      check.fail("model.config.num_experts (%d) must be at least the workers' ep (%d)", config.num_experts, sizes.ep)
+   end
+   if sizes.pp > config.num_hidden_layers then
+      check.fail("%d layers must be at least the workers' pp (%d)", config.num_hidden_layers, sizes.pp)
+   end
+end
+
 --- The geometry of worker `rank` (0-based among the workers). config: the model's configuration.
 function serving.new(part, config, rank)
    local sizes = serving.sizes(part)
@@ -137,19 +152,29 @@ function serving:whole(name, shape, loader, dtype)
 end
 
 --- One part of `tp` along `dim`; dim 0 is a column-parallel layer, dim 1 a row-parallel one.
-function serving:part(name, shape, dim)
+function serving:part(name, shape, dim, dtype)
    local count = shape[dim + 1] / self.tp
    local contents = { strip(name, shape, dim, self.r * count, count, 0) }
-   self:add(name, resized(shape, dim, count), dim == 0 and "column" or "row", contents)
+   self:add(name, resized(shape, dim, count), dim == 0 and "column" or "row", contents, nil, dtype)
 end
 
 --- Several sources of the same shape (`shape` each), each cut by tp on dim 0 on its own, one behind the other.
-function serving:merged(name, sources, shape, loader)
+function serving:merged(name, sources, shape, loader, dtype)
    local count, contents = shape[1] / self.tp, {}
    for i, source in ipairs(sources) do
       contents[i] = strip(source, shape, 0, self.r * count, count, (i - 1) * count)
    end
-   self:add(name, resized(shape, 0, count * #sources), loader, contents)
+   self:add(name, resized(shape, 0, count * #sources), loader, contents, nil, dtype)
+end
+
+--- Several sources, { name, shape } each, whole on every worker, one behind the other.
+function serving:joined(name, sources, loader, dtype)
+   local rows, contents = 0, {}
+   for i, source in ipairs(sources) do
+      contents[i] = strip(source[1], source[2], 0, 0, source[2][1], rows)
+      rows = rows + source[2][1]
+   end
+   self:add(name, resized(sources[1][2], 0, rows), loader, contents, nil, dtype)
 end
 
 --- q, k and v of grouped-query attention, cut by heads; with fewer KV heads than tp each is held by several ranks, whole.
@@ -184,49 +209,47 @@ function serving:vocabulary(name, vocab_size, hidden)
    self:add(name, { rows, hidden }, "vocab", contents, zero)
 end
 
---- The two stacked tensors of a layer's experts. base: name in front of the experts' own; `im` is one expert's width.
-function serving:experts(base, live_base, im, hidden, packed)
-   local width = im / self.moe_tp
-   local start = self.moe_r * width
-   local first, count = self.first_expert, self.local_experts
-   local w13, w2
-   if packed then
-      w13, w2 = self.packed_experts(base, im, hidden, first, count, start, width)
-   else
-      w13, w2 = self.single_experts(base, hidden, first, count, start, width)
+--- One stacked tensor of a layer's experts that come one by one, as base.E.part: of each expert its parts, matrices of one
+-- `shape`, cut by the experts' tp along `dim` and laid one behind the other.
+function serving:stack(name, base, parts, shape, dim, dtype)
+   local width, contents = shape[dim + 1] / self.moe_tp, {}
+   local from, extent = { 0, 0 }, resized(shape, dim, width)
+   from[dim + 1] = self.moe_r * width
+   local dims = { 1, 2 }
+   for slab = 0, self.local_experts - 1 do
+      for i, part in ipairs(parts) do
+         local at = { slab, 0, 0 }
+         at[dim + 2] = (i - 1) * width
+         -- Equal tables are shared: they are values.
+         contents[#contents + 1] = { source = ("%s.%d.%s"):format(base, self.first_expert + slab, part), from = from,
+            extent = extent, at = at, dims = dims }
+      end
    end
-   self:add(live_base .. ".w13_weight", { count, 2 * width, hidden }, "fused_moe", w13)
-   self:add(live_base .. ".w2_weight", { count, hidden, width }, "fused_moe", w2)
+   self:add(name, { self.local_experts, unpack(resized(shape, dim, width * #parts)) }, "fused_moe", contents, nil, dtype)
 end
 
--- One expert's gate, up and down, each a matrix of its own. Equal tables are shared: they are values.
-function serving.single_experts(base, hidden, first, count, start, width)
-   local w13, w2 = {}, {}
-   local column_from, column_extent = { start, 0 }, { width, hidden }
-   local row_from, row_extent = { 0, start }, { hidden, width }
-   local dims = { 1, 2 }
-   for local_expert = 0, count - 1 do
-      local name = base .. "." .. (first + local_expert)
-      w13[2 * local_expert + 1] = { source = name .. ".gate_proj.weight", from = column_from, extent = column_extent,
-         at = { local_expert, 0, 0 }, dims = dims }
-      w13[2 * local_expert + 2] = { source = name .. ".up_proj.weight", from = column_from, extent = column_extent,
-         at = { local_expert, width, 0 }, dims = dims }
-      w2[local_expert + 1] = { source = name .. ".down_proj.weight", from = row_from, extent = row_extent,
-         at = { local_expert, 0, 0 }, dims = dims }
+--- The two stacked tensors of a layer's experts. base: name in front of the experts' own; `im` is one expert's width.
+function serving:experts(base, live_base, im, hidden, packed)
+   if packed then
+      self:packed_experts(base, live_base, im, hidden)
+      return
    end
-   return w13, w2
+   self:stack(live_base .. ".w13_weight", base, { "gate_proj.weight", "up_proj.weight" }, { im, hidden }, 0)
+   self:stack(live_base .. ".w2_weight", base, { "down_proj.weight" }, { hidden, im }, 1)
 end
 
 -- All experts in gate_up_proj [E, 2 Im, H] (gate rows, then up rows) and down_proj [E, H, Im].
-function serving.packed_experts(base, im, hidden, first, count, start, width)
-   local dims = { 0, 1, 2 }
+function serving:packed_experts(base, live_base, im, hidden)
+   local dims, first, count, width = { 0, 1, 2 }, self.first_expert, self.local_experts, im / self.moe_tp
+   local start = self.moe_r * width
    local function half(offset, at)
       return { source = base .. ".gate_up_proj", from = { first, offset + start, 0 }, extent = { count, width, hidden },
          at = { 0, at, 0 }, dims = dims }
    end
-   local down = { source = base .. ".down_proj", from = { first, 0, start }, extent = { count, hidden, width }, at = { 0, 0, 0 },
-      dims = dims }
-   return { half(0, 0), half(im, width) }, { down }
+   self:add(live_base .. ".w13_weight", { count, 2 * width, hidden }, "fused_moe", { half(0, 0), half(im, width) })
+   self:add(live_base .. ".w2_weight", { count, hidden, width }, "fused_moe", {
+      { source = base .. ".down_proj", from = { first, 0, start }, extent = { count, hidden, width }, at = { 0, 0, 0 }, dims = dims },
+   })
 end
 
 return serving
