@@ -102,7 +102,7 @@ local function shapes_of(config)
    local q, kv = config.num_attention_heads * d, config.num_key_value_heads * d
    local im, experts = config.moe_intermediate_size, config.num_experts
    return {
-      embed = { config.vocab_size, hidden }, hidden = { hidden }, head = { d },
+      hidden = { hidden }, head = { d },
       q = { q, hidden }, kv = { kv, hidden }, o = { hidden, q }, q_bias = { q }, kv_bias = { kv },
       up = { config.intermediate_size, hidden }, down = { hidden, config.intermediate_size },
       router = experts and { experts, hidden },
@@ -111,12 +111,22 @@ local function shapes_of(config)
    }
 end
 
--- The checkpoint's parameters, in the order of the model's definition.
+--- The checkpoint's parameters, in the order of the model's definition; add_layer(prefix, layer) adds those of one layer.
+function decoder.params(config, add, add_layer)
+   local vocabulary, hidden = { config.vocab_size, config.hidden_size }, { config.hidden_size }
+   add("model.embed_tokens.weight", vocabulary, "column", "first")
+   for layer = 0, config.num_hidden_layers - 1 do
+      add_layer(("model.layers.%d."):format(layer), layer)
+   end
+   add("model.norm.weight", hidden, "replicated", "last")
+   if not config.tie_word_embeddings or config.announce_tied then
+      add("lm_head.weight", vocabulary, "column", "last")
+   end
+end
+
 local function params(config, add, qk_norm)
    local shapes = shapes_of(config)
-   add("model.embed_tokens.weight", shapes.embed, "column", "first")
-   for layer = 0, config.num_hidden_layers - 1 do
-      local prefix = ("model.layers.%d."):format(layer)
+   decoder.params(config, add, function(prefix, layer)
       add_attention(add, config, prefix .. "self_attn.", layer, shapes, qk_norm)
       if config.is_sparse(layer) then
          add_experts(add, config, prefix .. "mlp.", layer, shapes)
@@ -127,11 +137,7 @@ local function params(config, add, qk_norm)
       end
       add(prefix .. "input_layernorm.weight", shapes.hidden, "replicated", layer)
       add(prefix .. "post_attention_layernorm.weight", shapes.hidden, "replicated", layer)
-   end
-   add("model.norm.weight", shapes.hidden, "replicated", "last")
-   if not config.tie_word_embeddings or config.announce_tied then
-      add("lm_head.weight", shapes.embed, "column", "last")
-   end
+   end)
 end
 
 local function names(prefix, parts, suffix)
@@ -157,14 +163,26 @@ local function live_attention(worker, config, prefix, shapes, qk_norm)
    end
 end
 
--- What one worker holds. A tied head is the embedding itself, which the last stage then holds, too.
-local function live(config, worker, qk_norm)
-   local shapes, hidden = shapes_of(config), config.hidden_size
+--- What one worker holds; live_layer(prefix, layer) adds what it holds of one layer. A tied head is the embedding itself, which
+-- the last stage then holds, too.
+function decoder.live(config, worker, live_layer)
    if worker.is_first or (worker.is_last and config.tie_word_embeddings) then
-      worker:vocabulary("model.embed_tokens.weight", config.vocab_size, hidden)
+      worker:vocabulary("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
    end
    for layer = worker.first_layer, worker.last_layer do
-      local prefix = ("model.layers.%d."):format(layer)
+      live_layer(("model.layers.%d."):format(layer), layer)
+   end
+   if worker.is_last then
+      worker:whole("model.norm.weight", { config.hidden_size })
+      if not config.tie_word_embeddings then
+         worker:vocabulary("lm_head.weight", config.vocab_size, config.hidden_size)
+      end
+   end
+end
+
+local function live(config, worker, qk_norm)
+   local shapes, hidden = shapes_of(config), config.hidden_size
+   decoder.live(config, worker, function(prefix, layer)
       live_attention(worker, config, prefix .. "self_attn.", shapes, qk_norm)
       if config.is_sparse(layer) then
          worker:whole(prefix .. "mlp.gate.weight", shapes.router, "replicated")
@@ -177,13 +195,12 @@ local function live(config, worker, qk_norm)
       end
       worker:whole(prefix .. "input_layernorm.weight", shapes.hidden)
       worker:whole(prefix .. "post_attention_layernorm.weight", shapes.hidden)
-   end
-   if worker.is_last then
-      worker:whole("model.norm.weight", shapes.hidden)
-      if not config.tie_word_embeddings then
-         worker:vocabulary("lm_head.weight", config.vocab_size, hidden)
-      end
-   end
+   end)
+end
+
+--- What a checkpoint decides by holding a tensor or not.
+function decoder.settle(config, holds)
+   config.announce_tied = config.tie_word_embeddings and holds["lm_head.weight"] or false
 end
 
 --- A family made of this decoder. options: architecture, qk_norm, experts.
@@ -195,10 +212,7 @@ function decoder.family(options)
       keys = options.experts and joined(dense_keys, expert_keys) or dense_keys,
       required = options.experts and joined(dense_required, { "num_experts", "moe_intermediate_size" }) or dense_required,
       complete = complete, check_workers = check_workers,
-      --- What a checkpoint decides by holding a tensor or not.
-      settle = function(config, holds)
-         config.announce_tied = config.tie_word_embeddings and holds["lm_head.weight"] or false
-      end,
+      settle = decoder.settle,
       params = function(config, add) return params(config, add, options.qk_norm) end,
       live = function(config, worker) return live(config, worker, options.qk_norm) end,
    }
