@@ -5,7 +5,7 @@ exclude_files = {"build*"}
 stds.rules = {
    read_globals = {
       "rule", "where", "span", "index", "shard", "pin", "column", "row", "replicate", "pick", "divide", "ceil_divide", "round_up",
-      "share", "spread", "required",
+      "share", "spread", "required", "optional", "first", "live", "policy",
       host = {other_fields = true}, axes = {other_fields = true}, meshes = {other_fields = true},
    },
 }

@@ -17,12 +17,17 @@ local function is_set(value)
 end
 
 --- Why the host lets nothing be written in place: a list, empty where it does.
-function default.policies(host)
-   local quantization, stages, list = host.quantization, host.pipeline_parallel_size, {}
-   if is_set(quantization) and quantization ~= "" then
-      list[1] = ("the host is quantized (%s)"):format(tostring(quantization))
+-- @param known what a rule file places all the same: { quantization = { text = true }, pipeline = boolean }; nil: nothing
+function default.policies(host, known)
+   local quantization, stages, repacks, list = host.quantization, host.pipeline_parallel_size, host.repacks, {}
+   known = known or { quantization = {} }
+   if is_set(repacks) then
+      list[1] = "the host repacks what it loads" .. (type(repacks) == "string" and (" (%s)"):format(repacks) or "")
    end
-   if type(stages) == "number" and stages > 1 then
+   if is_set(quantization) and quantization ~= "" and not known.quantization[quantization] then
+      list[#list + 1] = ("the host is quantized (%s)"):format(tostring(quantization))
+   end
+   if type(stages) == "number" and stages > 1 and not known.pipeline then
       list[#list + 1] = ("the host has %s pipeline stages"):format(check.number(stages))
    end
    return list

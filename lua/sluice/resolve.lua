@@ -63,6 +63,17 @@ local function read_attributes(context, name, live)
    return live
 end
 
+-- What a rule file sees of live tensors.
+local function shown_live(context)
+   return {
+      names = context.live_names,
+      read = function(name)
+         local live = read_attributes(context, name, context.live[name])
+         return { name = name, dtype = live.dtype, shape = { unpack(live.shape) }, attributes = words.plain(live.attributes) }
+      end,
+   }
+end
+
 -- ---- the default resolver ----
 
 local function shard_axis(meshes)
@@ -87,7 +98,7 @@ local function plain_template(context, ndim, dim)
       end
       local tp, mesh, axis = shard_axis(context.meshes)
       local placements = dim and tp > 1 and { { axis, dim, tp, 0, 0 } } or {}
-      id = context.plan.template(mesh, placements, ranges, ranges, order, false)
+      id = context.plan.template(mesh, placements, ranges, ranges, order, "none")
       context.plain[key] = id
    end
    return id
@@ -335,8 +346,8 @@ end
 function resolve.open(plan, rules)
    local context = { plan = plan, meshes = plan.meshes(), shapes = {}, plain = {}, by_canonical = {}, loaded = {}, is_loaded = {} }
    context.host = read_host(context)
-   context.set = rules and rule.load(rules, words.environment(context.host, context.meshes))
    context.live, context.live_names = read_live(context)
+   context.set = rules and rule.load(rules, words.environment(context.host, context.meshes, shown_live(context)))
    return context
 end
 

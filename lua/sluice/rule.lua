@@ -13,7 +13,8 @@ local rule = {}
 local MOST_FILES = 8
 local MOST_STRIPS = 64
 
-local STRIP_KEYS = { into = true, at = true, from = true, layout = true, permute = true, pad = true }
+local STRIP_KEYS = { into = true, at = true, from = true, layout = true, permute = true, pad = true, zero = true }
+local ZERO_KEYS = { "from", "pad", "permute" } -- that cannot stand beside zero
 local MODE_KEYS = { full = true, skip = true, alias = true }
 local BODY_KEYS = { shape = true, companion = true }
 for _, keys in ipairs({ STRIP_KEYS, MODE_KEYS }) do
@@ -90,8 +91,8 @@ local function check_slices(made, key, value)
 end
 
 local function check_layout(made, value)
-   local list = list_of(made, "layout", value, { shard = true, pin = true, replicate = true },
-      "column, row, replicate, a shard or a pin")
+   local list = list_of(made, "layout", value, { shard = true, pin = true, first = true, replicate = true },
+      "column, row, replicate, a shard, a first or a pin")
    local kept, seen = {}, {}
    for _, placement in ipairs(list) do
       if words.kind(placement) ~= "replicate" then
@@ -145,7 +146,36 @@ local function check_keys(made, body, allowed)
    end
 end
 
+-- A strip that clears: what it takes from the rule is the live tensor, the part of it and the pins.
+local function check_zero(made, body, defaults)
+   if body.zero ~= true then
+      fail(made, "zero (%s) must be true", words.shown(body.zero))
+   end
+   for _, key in ipairs(ZERO_KEYS) do
+      if body[key] ~= nil then
+         fail(made, "%s cannot stand beside zero: that strip brings nothing", key)
+      end
+   end
+   local into, layout = body.into or defaults.into, {}
+   for _, placement in ipairs(check_layout(made, body.layout or defaults.layout)) do
+      if words.kind(placement) == "pin" then
+         layout[#layout + 1] = placement
+      elseif body.layout then
+         fail(made, "layout (%s) of a strip with zero must be pins: each worker clears its own part",
+            words.shown(placement))
+      end
+   end
+   local at = check_slices(made, "at", body.at)
+   return {
+      into = into and check_text(made, "into", into), at = at, from = {}, layout = layout, zero = true,
+      picks = picks_in(at, layout), templates = {},
+   }
+end
+
 local function check_strip(made, body, defaults)
+   if body.zero ~= nil and body.zero ~= false then
+      return check_zero(made, body, defaults)
+   end
    local function value(key)
       if body[key] == nil then
          return defaults[key]
@@ -166,8 +196,10 @@ local function check_strip(made, body, defaults)
 end
 
 local function check_strips(made, body)
-   local count = table.maxn(body)
-   if count == 0 then
+   local count, brings = table.maxn(body), false
+   if body.zero ~= nil then
+      fail(made, "zero stands in a strip beside the strip that brings the parameter: { ... }, { into = ..., zero = true }")
+   elseif count == 0 then
       return { check_strip(made, body, {}) }
    elseif count > MOST_STRIPS then
       fail(made, "%d strips; a rule may have %d", count, MOST_STRIPS)
@@ -182,6 +214,10 @@ local function check_strips(made, body)
          fail(made, "strip %d must hold no strips of its own", i)
       end
       strips[i] = check_strip(made, body[i], body)
+      brings = brings or not strips[i].zero
+   end
+   if not brings then
+      fail(made, 'every strip is zero, none brings the parameter; say skip = "a reason" if it is not served')
    end
    return strips
 end

@@ -145,10 +145,10 @@ local function leaves_none(extent, parts, placement)
    return (parts - 1) * piece >= extent
 end
 
--- The placements as numbers, the mesh, and whether every worker surely holds elements.
+-- The mesh, the placements as numbers, whether every worker surely holds elements, and whether those without clear theirs.
 local function layout(meshes, placements, extents, said, name)
    local mesh = choose_mesh(meshes, placements, said, name)
-   local numbers, cut, everywhere = {}, {}, true
+   local numbers, cut, everywhere, others_empty = {}, {}, true, false
    for _, placement in ipairs(placements) do
       local axis, size = axis_in(mesh, placement.axis)
       if kind_of(placement) == "pin" then
@@ -159,6 +159,14 @@ local function layout(meshes, placements, extents, said, name)
             numbers[#numbers + 1] = { axis, -1, placement.coordinate, 0, 0 }
             everywhere = false
          end
+      elseif kind_of(placement) == "first" then
+         if (size or 1) > 1 then
+            if #extents == 0 then
+               fail(said, name, 'has no dims here; first("%s") needs one', placement.axis)
+            end
+            numbers[#numbers + 1] = { axis, 0, size, CHUNK, extents[1] }
+            everywhere, others_empty = false, true
+         end
       elseif axis and (size > 1 or placement.chunk) then
          local parts = placement.parts or size
          numbers[#numbers + 1] = { axis, placement.dim, parts, placement.chunk and CHUNK or SPLITS[placement.split or "ceil"],
@@ -168,7 +176,7 @@ local function layout(meshes, placements, extents, said, name)
          cut[placement.dim] = true
       end
    end
-   return mesh.name, numbers, everywhere
+   return mesh.name, numbers, everywhere, others_empty
 end
 
 -- ---- targets ----
@@ -201,9 +209,21 @@ local function make(context, strip, said, param, at, from, placements)
    local source, dropped = ranges(from, #shape, "from", said, name, shown)
    local ndim = #shape - dropped
    local view = ranges(at, ndim + count_selects(at), "at", said, name, shown)
-   local mesh, numbers, everywhere = layout(context.meshes, placements, strip_extents(source, shape), said, name)
-   local id = context.plan.template(mesh, numbers, source, view, order_of(strip, ndim, said, name), strip.pad == "zero")
+   local mesh, numbers, everywhere, others_empty = layout(context.meshes, placements, strip_extents(source, shape), said, name)
+   local pad = strip.pad or others_empty and "empty" or "none"
+   local id = context.plan.template(mesh, numbers, source, view, order_of(strip, ndim, said, name), pad)
    return { id = id, everywhere = everywhere }
+end
+
+-- A strip that only clears: `at` says as many of the live tensor's dims as it needs to.
+local function make_clearing(context, said, param, at, placements)
+   local last = 0
+   for _, slice in ipairs(at) do
+      last = math.max(last, slice.dim + 1)
+   end
+   local source, view = ranges({}, #param.shape), ranges(at, last)
+   local mesh, numbers = layout(context.meshes, placements, {}, said, param.canonical)
+   return { id = context.plan.template(mesh, numbers, source, view, {}, "clear"), everywhere = false }
 end
 
 local function joined(pins, placements)
@@ -231,8 +251,12 @@ function target.template(context, strip, entry, matcher, param, pins, pins_key)
    key = param.shape_key .. "|" .. pins_key .. "|" .. key
    local found = strip.templates[key]
    if not found then
-      found = make(context, strip, said, param, settle(strip.at, strip.picks, numbers), settle(strip.from, strip.picks, numbers),
-         joined(pins, settle(strip.layout, strip.picks, numbers)))
+      local at, placements = settle(strip.at, strip.picks, numbers), joined(pins, settle(strip.layout, strip.picks, numbers))
+      if strip.zero then
+         found = make_clearing(context, said, param, at, placements)
+      else
+         found = make(context, strip, said, param, at, settle(strip.from, strip.picks, numbers), placements)
+      end
       strip.templates[key] = found
    end
    return found

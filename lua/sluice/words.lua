@@ -4,6 +4,8 @@
 
 jit.off(true, true)
 
+local default = require "sluice.default"
+local match = require "sluice.match"
 local nearest = require "sluice.nearest"
 local sandbox = require "sluice.sandbox"
 
@@ -153,6 +155,13 @@ local function shard_word(known_axis)
    end
 end
 
+local function first_word(known_axis)
+   return function(axis)
+      known_axis("first", axis)
+      return made("first", { axis = axis })
+   end
+end
+
 local function pin_word(known_axis)
    return function(axis, coordinate)
       known_axis("pin", axis)
@@ -246,9 +255,59 @@ end
 local HOST_KEYS = {}
 for key in ([[architecture quantization pipeline_parallel_size tensor_parallel_size num_attention_heads num_key_value_heads
    head_dim hidden_size intermediate_size moe_intermediate_size num_experts vocab_size padded_vocab_size tie_word_embeddings
-   num_hidden_layers finalizes_modules weight_block_size
-   pipeline_layers expert_parallel_size moe_tensor_parallel_size live_experts]]):gmatch("%S+") do
+   num_hidden_layers finalizes_modules weight_block_size repacks
+   pipeline_layers expert_parallel_size moe_tensor_parallel_size expert_map live_experts
+   n_routed_experts n_shared_experts num_local_experts num_experts_per_tok first_k_dense_replace num_nextn_predict_layers
+   decoder_sparse_step mlp_only_layers shared_expert_intermediate_size
+   q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim attention_bias use_sliding_window vision_config]]):gmatch("%S+") do
    HOST_KEYS[key] = true
+end
+
+-- Why everything goes whole to the host's loader, unless the file says that it knows better; nil where nothing speaks for it.
+local function policy_word(host)
+   return function(knows)
+      if type(knows) ~= "table" or kinds[knows] then
+         raise("policy (%s) must be followed by a table in braces: what the file places all the same", shown(knows))
+      end
+      local known = { quantization = {} }
+      for key, value in pairs(knows) do
+         if key ~= "quantization" and key ~= "pipeline" then
+            raise("policy: unknown key '%s'%s", tostring(key), nearest.hint(tostring(key), { "pipeline", "quantization" }))
+         elseif key == "pipeline" then
+            known.pipeline = value
+         else
+            for i, name in ipairs(type(value) == "table" and value or { value }) do
+               if type(name) ~= "string" then
+                  raise("policy: quantization[%d] (%s) must be a text", i, shown(name))
+               end
+               known.quantization[name] = true
+            end
+         end
+      end
+      return default.policies(host, known)[1]
+   end
+end
+
+-- The first live tensor that a pattern names, in the order in which the host registered them, or nil.
+local function live_word(live)
+   return function(pattern)
+      local read, problem = nil, "must be a pattern in quotes"
+      if type(pattern) == "string" and pattern ~= "" then
+         read, problem = match.pattern(pattern)
+      end
+      if not read then
+         raise("live (%s) %s", shown(pattern), problem)
+      end
+      local matcher = match.new()
+      for number, simple in ipairs(read.simples) do
+         matcher:add(simple, number, true)
+      end
+      for _, name in ipairs(live.names) do
+         if matcher:find(name) then
+            return live.read(name)
+         end
+      end
+   end
 end
 
 local function frozen(values, name, missing)
@@ -266,7 +325,8 @@ local function frozen(values, name, missing)
    })
 end
 
-local function without_nulls(value)
+-- JSON from the host without its nulls.
+local function plain(value)
    if type(value) == "userdata" then -- null
       return nil
    elseif type(value) ~= "table" then
@@ -274,13 +334,15 @@ local function without_nulls(value)
    end
    local copy = {}
    for key, item in pairs(value) do
-      copy[key] = without_nulls(item)
+      copy[key] = plain(item)
    end
    return copy
 end
 
+words.plain = plain
+
 local function frozen_host(host)
-   local values = without_nulls(host)
+   local values = plain(host)
    local known = nearest.keys(HOST_KEYS)
    for key in pairs(values) do
       known[#known + 1] = key
@@ -339,7 +401,8 @@ end
 --- The names that a rule file sees.
 -- @param host the host's description, decoded
 -- @param meshes the workers' meshes: a list of { name =, axes = { { name, size }, ... } }
-function words.environment(host, meshes)
+-- @param live { names = in order, read = function(name) -> { name =, dtype =, shape =, attributes = } }
+function words.environment(host, meshes, live)
    local axes, mesh_sizes, known_axis = axis_words(meshes)
    local values, frozen_values = frozen_host(host)
    local shard = shard_word(known_axis)
@@ -350,10 +413,14 @@ function words.environment(host, meshes)
       end
       return value
    end
+   local function optional(key)
+      return values[key]
+   end
    return {
-      host = frozen_values, axes = axes, meshes = mesh_sizes, required = required,
+      host = frozen_values, axes = axes, meshes = mesh_sizes, required = required, optional = optional,
+      live = live_word(live), policy = policy_word(values),
       rule = rule, where = where, span = span, index = index,
-      shard = shard, pin = pin_word(known_axis),
+      shard = shard, pin = pin_word(known_axis), first = first_word(known_axis),
       column = made("shard", { axis = "tp", dim = 0 }), row = made("shard", { axis = "tp", dim = 1 }),
       replicate = made("replicate", {}),
       pick = pick, divide = divide, ceil_divide = ceil_divide, round_up = round_up, share = share, spread = spread,

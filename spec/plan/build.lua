@@ -269,7 +269,7 @@ function Plan:fill_target(target, param, given, keep)
    local layout = build.layout(self.destination[given.mesh or ""], given.layout or {})
    keep[#keep + 1] = layout
    target.layout = layout
-   target.pad = given.pad and "SLC_PAD_ZERO" or "SLC_PAD_NONE"
+   target.pad = "SLC_PAD_" .. (given.pad == true and "ZERO" or given.pad or "NONE")
 end
 
 function Plan:set(name, given)

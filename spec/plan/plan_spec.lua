@@ -133,13 +133,36 @@ describe("slc_plan_set", function()
       assert.equal(place .. "the strip [:, 6] leaves the parameter in dim 1",
          direct {source = {false, {6, select = true}}, live = "x"})
       assert.equal(place .. "the strip [3 (0 of them), :] is empty in dim 0", direct {source = {{3, 0}, false}, live = "x"})
-      assert.equal(place .. "targets 0 and 1 both take from the strip [0:5, 0:6] and [4:8, 0:6]; strips must not overlap",
-         direct({source = {{0, 5}, false}, live = "x"}, {source = {{4, 4}, false}, live = "y"}))
-      assert.equal(place .. "targets 0 and 2 both take from the strip [0:7:2, 0:6] and [6, 0:6]; strips must not overlap",
-         direct({source = {{0, 4, 2}, false}, live = "x"}, {source = {{1, 4, 2}, {0, 3}}, live = "y"},
-            {source = {{6, select = true}}, live = "z"}))
-      assert.is_nil(direct({source = {{0, 4, 2}, false}, live = "x"}, {source = {{1, 4, 2}, {0, 3}}, live = "y"},
-         {source = {{7, select = true}, {3}}, live = "z"}))
+      local function into_x(...)
+         local targets = {...}
+         for _, target in ipairs(targets) do
+            target.live = "x"
+         end
+         return direct(unpack(targets))
+      end
+      assert.equal(place .. "targets 0 and 1 bring [0:5, 0:6] and [4:8, 0:6] of it into one live tensor, 'x'; there, strips must not"
+         .. " overlap", into_x({source = {{0, 5}, false}}, {source = {{4, 4}, false}}))
+      assert.equal(place .. "targets 0 and 2 bring [0:7:2, 0:6] and [6, 0:6] of it into one live tensor, 'x'; there, strips must not"
+         .. " overlap", into_x({source = {{0, 4, 2}, false}}, {source = {{1, 4, 2}, {0, 3}}}, {source = {{6, select = true}}}))
+      assert.is_nil(into_x({source = {{0, 4, 2}, false}}, {source = {{1, 4, 2}, {0, 3}}}, {source = {{7, select = true}, {3}}}))
+   end)
+
+   it("takes the same elements into different live tensors, and into one on workers that pins keep apart", function()
+      assert.is_nil(direct({source = {{0, 5}, false}, live = "x"}, {source = {{4, 4}, false}, live = "y"}, {live = "z"}))
+      assert.is_nil(direct({live = "x", layout = {{axis = "tp", shard = 0}, {axis = "dp", pin = 0}}},
+         {live = "x", layout = {{axis = "dp", pin = 1}}}))
+      assert.equal("destination: llama.lua:12: parameter 'a.weight' [8, 6]: targets 0 and 1 bring [0:8, 0:6] and [0:8, 0:6] of it"
+         .. " into one live tensor, 'x'; there, strips must not overlap",
+         direct({live = "x", layout = {{axis = "tp", pin = 0}}}, {live = "x", layout = {{axis = "dp", pin = 1}}}))
+   end)
+
+   it("takes targets that only clear, with pins", function()
+      assert.is_nil(direct({live = "x"}, {live = "y", pad = "CLEAR", view_ndim = 1, view = {{1, 2}}, layout = {{axis = "dp", pin = 0}}},
+         {live = "z", pad = "EMPTY", layout = {{axis = "tp", shard = 0, chunk = 8}}}))
+      assert.equal("direct [0:8, 0:6] -> 'x' [:, :] (); zeros -> 'y' [1:3] (dp=0); [0:8, 0:6] -> 'z' [:, :] (tp:0 chunk 8) else zeros"
+         .. " (llama.lua:12)", plan:describe "a.weight")
+      assert.equal("destination: llama.lua:12: parameter 'a.weight' [8, 6]: the target that clears live 'y' may have pins only",
+         direct({live = "x"}, {live = "y", pad = "CLEAR", layout = {{axis = "dp", shard = 0}}}))
    end)
 
    it("refuses views and layouts that do not fit the strip", function()
@@ -193,10 +216,10 @@ describe("slc_plan_set", function()
 
    it("refuses more targets than are allowed", function()
       local targets = {}
-      for i = 1, 4097 do
+      for i = 1, 257 do
          targets[i] = {live = "x"}
       end
-      assert.equal("destination: llama.lua:12: parameter 'a.weight' [8, 6]: 4097 targets; 4096 are allowed",
+      assert.equal("destination: llama.lua:12: parameter 'a.weight' [8, 6]: 257 targets; 256 are allowed",
          direct(unpack(targets)))
    end)
 end)

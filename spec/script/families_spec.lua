@@ -74,13 +74,14 @@ for _, tp in ipairs({ 1, 2, 4 }) do
       { mesh = { { "dp", 2 }, { "tp", tp } } })
 end
 
-for _, announced in ipairs({ true, false }) do
-   local tied = case_of("llama", nil, nil, TRAINER, { mesh = { { "pp", 2 }, { "tp", 4 } } })
+for _, case in ipairs({ { 2, true }, { 2, false }, { 3, true } }) do
+   local stages, announced = case[1], case[2]
+   local tied = case_of("llama", nil, nil, TRAINER, { mesh = { { "pp", stages }, { "tp", 4 } } })
    tied.deployment.model.config = { num_hidden_layers = 3, hidden_size = 256, intermediate_size = 512, num_attention_heads = 8,
                                     num_key_value_heads = 2, head_dim = 32, vocab_size = 1003, tie_word_embeddings = true,
                                     announce_tied = announced or nil }
    tied.aliases = announced and 1 or 0
-   cases[("a tied head on two stages, %s"):format(announced and "announced" or "not announced")] = tied
+   cases[("a tied head on %d stages, %s"):format(stages, announced and "announced" or "not announced")] = tied
 end
 
 describe("the family file lands everything in place:", function()

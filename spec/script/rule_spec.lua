@@ -63,6 +63,15 @@ describe("a rule", function()
    writes("picks by a listed capture", '{ into = "x", at = span(0, pick("e", {4, 0}), 4) }',
       { pattern = "e.{e=0|1}", params = { { name = "e.1", shape = { 4, 8 } } }, live = { { name = "x", shape = { 8, 8 } } } },
       "direct [0:4, 0:8] -> 'x' [0:4, :] ()", "e.1")
+   writes("goes into several live tensors", '{ layout = column, { into = "a" }, { into = "b" } }', { tp = 2, live = { { name = "a", shape = { 4, 16 } },
+      { name = "b", shape = { 4, 16 } } } }, "direct [0:8, 0:16] -> 'a' [:, :] (tp:0); [0:8, 0:16] -> 'b' [:, :] (tp:0)")
+   writes("goes to the first and the last stage", '{ { layout = pin("pp", 0) }, { layout = pin("pp", 2) } }', { axes = { { "pp", 3 } } },
+      "direct [0:8, 0:16] -> 'w' [:, :] (pp=0); [0:8, 0:16] -> 'w' [:, :] (pp=2)")
+   writes("is held by the first of an axis, zero on the others", '{ layout = first "tp" }', { tp = 2 },
+      "direct [0:8, 0:16] -> 'w' [:, :] (tp:0 chunk 8) else zeros")
+   writes("is held whole where the axis of first has one rank", '{ layout = first "tp" }', {}, "direct [0:8, 0:16] -> 'w' [:, :] ()")
+   writes("clears what the trainer lacks when it comes", '{ layout = { pin("pp", 1), row }, {}, { into = "b", at = span(0, 4, 4), zero = true } }',
+      { axes = { { "pp", 2 }, { "tp", 2 } } }, "direct [0:8, 0:16] -> 'w' [:, :] (pp=1, tp:1); zeros -> 'b' [4:8] (pp=1)")
    writes("goes whole for a reason", '{ full = "the host wants it" }', { live = {} }, "full")
    writes("goes nowhere for a reason", '{ skip = "not served" }', { live = {} }, "skip")
    writes("is another's alias", '{ alias = "v" }', { params = { "w", "v" }, live = { "v" }, pattern = 'v" {}, rule "w' }, "alias of 'v'")
@@ -273,6 +282,47 @@ describe("the case", function()
    end)
 end)
 
+describe("the host", function()
+   local function value(expression, case)
+      case = case or {}
+      case.params, case.text = { "w" }, ('local v = %s\nreturn { rules = { rule "w" { skip = tostring(v) } } }'):format(expression)
+      local got = resolving.resolve(case)
+      return got.ok and got.by.w.reason or got.text
+   end
+
+   it("may say more than Sluice knows", function()
+      assert.equal("7", value("host.my_key", { host = { my_key = 7 } }))
+      assert.equal("9", value("host.extra.deep[2]", { host = { extra = { deep = { 8, 9 } } } }))
+      assert.equal("7", value('optional "my_key"', { host = { my_key = 7 } }))
+      assert.equal("nil", value('optional "my_key"'))
+   end)
+
+   it("shows its live tensors: the first that a pattern names", function()
+      local case = { live = { { name = "a.0.w", shape = { 2, 3 }, dtype = "float32" },
+                              { name = "a.1.w", shape = { 4, 5 }, attributes = { loader = "row", input_dim = 1 } } } }
+      assert.equal("a.0.w float32 2x3", value([[(function() local t = live "a.*.w"
+         return t.name .. " " .. t.dtype .. " " .. table.concat(t.shape, "x") end)()]], case))
+      assert.equal("row", value('live "**.1.w".attributes.loader', case))
+      assert.equal("nil", value('live "b.**"', case))
+      assert.equal("destination: FILE:1: live (nil) must be a pattern in quotes", value("live(nil)"))
+      assert.equal('destination: FILE:1: live ("a.{") has a segment \'{\' that is no capture: {name} is a whole segment, {name=a|b} lists '
+         .. "its values", value('live "a.{"'))
+   end)
+
+   it("has a policy, of which a file may know better", function()
+      local awq, staged = { quantization = "awq" }, { pipeline_parallel_size = 2 }
+      assert.equal("nil", value("policy {}"))
+      assert.equal("the host is quantized (awq)", value("policy {}", { host = awq }))
+      assert.equal("the host is quantized (awq)", value('policy { quantization = "fp8" }', { host = awq }))
+      assert.equal("nil", value('policy { quantization = { "fp8", "awq" } }', { host = awq }))
+      assert.equal("the host has 2 pipeline stages", value("policy {}", { host = staged }))
+      assert.equal("nil", value("policy { pipeline = true }", { host = staged }))
+      assert.equal("the host repacks what it loads", value('policy { pipeline = true, quantization = "awq" }',
+         { host = { quantization = "awq", repacks = true } }))
+      assert.equal("destination: FILE:1: policy: unknown key 'pipelines' (did you mean pipeline?)", value("policy { pipelines = true }"))
+   end)
+end)
+
 describe("a mistake is told with its place:", function()
    local R = 'FILE:3: rule "w": '
    local bodies = {
@@ -288,10 +338,10 @@ describe("a mistake is told with its place:", function()
       { "{ at = column }", "at[1] (a shard) must be a span or an index" },
       { "{ at = { span(0, 0, 4), span(0, 4, 4) } }", "at slices dim 0 twice" },
       { "{ from = { dim = 1 } }", "from[1] (nil) must be a span or an index" },
-      { "{ layout = 'column' }", 'layout ("column") must be column, row, replicate, a shard or a pin, or a list of them' },
+      { "{ layout = 'column' }", 'layout ("column") must be column, row, replicate, a shard, a first or a pin, or a list of them' },
       { "{ layout = { column, row } }", "layout places axis 'tp' twice" },
       { "{ layout = { replicate, row } }", "layout has replicate beside other placements; axes that are not named replicate" },
-      { "{ layout = span(0, 1) }", "layout[1] (a span) must be column, row, replicate, a shard or a pin" },
+      { "{ layout = span(0, 1) }", "layout[1] (a span) must be column, row, replicate, a shard, a first or a pin" },
       { "{ permute = 1 }", "permute (1) must be a list of dims, as {1, 0}" },
       { "{ permute = {0, 0} }", "permute must hold each of 0 to 1 once; it has 0" },
       { "{ permute = {1, 2} }", "permute must hold each of 0 to 1 once; it has 2" },
@@ -303,6 +353,11 @@ describe("a mistake is told with its place:", function()
       { "{ {}, 5 }", "strip 2 (5) must be a table" },
       { "{ { layout = row, ful = 1 } }", "unknown key 'ful'" },
       { "{ { {} } }", "strip 1 must hold no strips of its own" },
+      { "{ zero = true }", "zero stands in a strip beside the strip that brings the parameter: { ... }, { into = ..., zero = true }" },
+      { "{ {}, { zero = 1 } }", "zero (1) must be true" },
+      { "{ {}, { zero = true, from = span(0, 1) } }", "from cannot stand beside zero: that strip brings nothing" },
+      { "{ {}, { zero = true, layout = row } }", "layout (a shard) of a strip with zero must be pins: each worker clears its own part" },
+      { '{ { zero = true, into = "v" } }', 'every strip is zero, none brings the parameter; say skip = "a reason" if it is not served' },
       { '{ shape = 8 }', 'shape (8) must be a list of numbers and "*"' },
       { "{ shape = { 8, 1.5 } }", 'shape[2] (1.5) must be an integer of at least 1, or "*"' },
       { "{ companion = 5 }", "companion (5) must be a parameter's name, or a list of them" },

@@ -42,13 +42,13 @@ static sluice_status check_target(checker *c, size_t index, uint32_t target, slc
     sluice_status status = slc_target_land(param, &param->target[target], c->live, c->rank, &landing, error);
     if (status != SLUICE_OK || !landing.holds)
         return status;
-    slc_write write = { .param = (uint32_t)index, .target = target, .live = landing.live, .bytes = param->dtype->bytes };
+    slc_write write = { .param = (uint32_t)index, .target = target, .live = landing.live, .bytes = landing.item };
     for (int d = 0; d < landing.ndim; d++)
         write.bytes *= landing.window.extent[d];
     if (write.bytes == 0)
         return SLUICE_OK;
     memcpy(write.range, landing.range, sizeof write.range);
-    int64_t box = slc_box_volume(&landing.box) * param->dtype->bytes;
+    int64_t box = landing.clears ? 0 : slc_box_volume(&landing.box) * landing.item;
     coverage->written_bytes += box;
     coverage->padded_bytes += write.bytes - box;
     return append(&c->writes, &write, error);
@@ -96,7 +96,8 @@ static sluice_status compare_views(checker *c, sluice_error *error)
             rectangle[to - from] = (slc_rectangle){ .range = sorted[to]->range, .tag = (size_t)(sorted[to] - c->writes.item) };
         bool found;
         size_t first, second;
-        status = slc_overlap_find(rectangle, to - from, c->live->item[sorted[from]->live].ndim, &found, &first, &second, error);
+        status = slc_overlap_find(rectangle, to - from, c->live->item[sorted[from]->live].ndim, NULL, NULL, &found, &first,
+                                  &second, error);
         if (status == SLUICE_OK && found)
             slc_clash_note(&c->clash, first, second);
     }

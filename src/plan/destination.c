@@ -9,7 +9,10 @@
 int slc_target_strip(const slc_param *param, const slc_target *target, int64_t shape[SLC_MAX_DIMS], int dim_of[SLC_MAX_DIMS])
 {
     int ndim = 0;
-    for (int d = 0; d < param->ndim; d++) {
+    for (int d = 0; d < target->view.ndim && target->pad == SLC_PAD_CLEAR; d++)
+        if (!target->view.range[d].select)
+            shape[ndim++] = 0;
+    for (int d = 0; d < param->ndim && target->pad != SLC_PAD_CLEAR; d++) {
         if (target->source[d].select)
             continue;
         shape[ndim] = target->source[d].count;
@@ -33,7 +36,8 @@ static sluice_status check_strip(const slc_param *param, const slc_target *given
                                  sluice_error *error)
 {
     for (int d = 0; d < param->ndim; d++) {
-        if (slc_range_resolve(given->source[d], param->shape[d], &target->source[d]) && target->source[d].count > 0)
+        slc_range wanted = given->pad == SLC_PAD_CLEAR ? SLC_RANGE_ALL : given->source[d];
+        if (slc_range_resolve(wanted, param->shape[d], &target->source[d]) && target->source[d].count > 0)
             continue;
         char ranges[SLC_RANGES_TEXT];
         slc_ranges_text(param->ndim, given->source, ranges);
@@ -43,6 +47,7 @@ static sluice_status check_strip(const slc_param *param, const slc_target *given
     return SLUICE_OK;
 }
 
+/* `ndim` is the strip's; -1 for a target that only clears, which shows what it likes. */
 static sluice_status check_view(const slc_target *given, slc_target *target, int ndim, const char *place, sluice_error *error)
 {
     const slc_view *view = &given->view;
@@ -64,6 +69,11 @@ static sluice_status check_view(const slc_target *given, slc_target *target, int
         target->view.range[d] = range;
         if (range.select)
             continue;
+        if (ndim < 0) {
+            target->view.order[left] = (int8_t)left;
+            left++;
+            continue;
+        }
         int strip = left < ndim ? view->order[left] : -1;
         if (strip < 0 || strip >= ndim || shown[strip])
             return slc_fail(error, SLUICE_INVALID, "destination",
@@ -71,7 +81,7 @@ static sluice_status check_view(const slc_target *given, slc_target *target, int
         shown[strip] = true;
         target->view.order[left++] = (int8_t)strip;
     }
-    if (left != ndim)
+    if (ndim >= 0 && left != ndim)
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: the view of live '%s' shows %d dims of the strip's %d", place,
                         given->live, left, ndim);
     return SLUICE_OK;
@@ -86,23 +96,46 @@ static sluice_status check_target(slc_plan *plan, const slc_param *param, const 
     if (strlen(given->live) > SLC_MAX_NAME)
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: a target's live name has %zu bytes; %d are allowed", place,
                         strlen(given->live), SLC_MAX_NAME);
-    if (given->pad != SLC_PAD_NONE && given->pad != SLC_PAD_ZERO)
+    if ((int)given->pad < SLC_PAD_NONE || given->pad > SLC_PAD_CLEAR)
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: unknown padding (%d)", place, (int)given->pad);
     sluice_status status = check_strip(param, given, target, place, error);
     if (status != SLUICE_OK)
         return status;
     int64_t shape[SLC_MAX_DIMS];
-    int ndim = slc_target_strip(param, target, shape, NULL);
+    int ndim = given->pad == SLC_PAD_CLEAR ? -1 : slc_target_strip(param, target, shape, NULL);
     if ((status = check_view(given, target, ndim, place, error)) != SLUICE_OK)
         return status;
+    ndim = slc_target_strip(param, target, shape, NULL);
     if (given->layout == NULL || slc_plan_mesh_index(plan, given->layout->mesh, true) == SIZE_MAX)
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: the layout on live '%s' needs a mesh of the plan's workers",
                         place, given->live);
     if ((status = slc_layout_check_in("destination", given->layout, ndim, shape, place, error)) != SLUICE_OK)
         return status;
+    for (int i = 0; i < given->layout->nplacements && given->pad == SLC_PAD_CLEAR; i++)
+        if (given->layout->placement[i].kind != SLC_PIN)
+            return slc_fail(error, SLUICE_INVALID, "destination", "%s: the target that clears live '%s' may have pins only", place,
+                            given->live);
     target->layout = slc_plan_layout(plan, given->layout);
     target->live = target->layout == NULL ? NULL : keep(plan, given->live);
     return target->live == NULL ? slc_fail_memory(error, "destination", "a target", sizeof *target) : SLUICE_OK;
+}
+
+/* Whether two layouts are on workers of their own: pinned to different coordinates of one axis. */
+static bool pinned_apart(const slc_layout *a, const slc_layout *b)
+{
+    for (int i = 0; i < a->nplacements && a->mesh == b->mesh; i++)
+        for (int k = 0; k < b->nplacements; k++)
+            if (a->placement[i].kind == SLC_PIN && b->placement[k].kind == SLC_PIN &&
+                a->placement[i].axis == b->placement[k].axis && a->placement[i].coordinate != b->placement[k].coordinate)
+                return true;
+    return false;
+}
+
+/* Live names are interned: one that two targets share has one address. */
+static bool may_share(const void *context, size_t first, size_t second)
+{
+    const slc_target *target = context;
+    return target[first].live != target[second].live || pinned_apart(target[first].layout, target[second].layout);
 }
 
 static sluice_status check_apart(const slc_param *param, const slc_target *target, size_t count, const char *place,
@@ -111,11 +144,13 @@ static sluice_status check_apart(const slc_param *param, const slc_target *targe
     slc_rectangle few[8], *rectangle = count <= 8 ? few : slc_allocate_zeroed(count, sizeof *rectangle);
     if (rectangle == NULL)
         return slc_fail_memory(error, "destination", "strips", count * sizeof *rectangle);
+    size_t filled = 0;
     for (size_t i = 0; i < count; i++)
-        rectangle[i] = (slc_rectangle){ .range = target[i].source, .tag = i };
+        if (target[i].pad != SLC_PAD_CLEAR)
+            rectangle[filled++] = (slc_rectangle){ .range = target[i].source, .tag = i };
     bool found;
     size_t first, second;
-    sluice_status status = slc_overlap_find(rectangle, count, param->ndim, &found, &first, &second, error);
+    sluice_status status = slc_overlap_find(rectangle, filled, param->ndim, may_share, target, &found, &first, &second, error);
     if (rectangle != few)
         slc_release(rectangle);
     if (status != SLUICE_OK || !found)
@@ -124,8 +159,8 @@ static sluice_status check_apart(const slc_param *param, const slc_target *targe
     slc_ranges_text(param->ndim, target[first].source, a);
     slc_ranges_text(param->ndim, target[second].source, b);
     return slc_fail(error, SLUICE_INVALID, "destination",
-                    "%s: targets %zu and %zu both take from the strip %s and %s; strips must not overlap", place, first, second,
-                    a, b);
+                    "%s: targets %zu and %zu bring %s and %s of it into one live tensor, '%.300s'; there, strips must not overlap", place,
+                    first, second, a, b, target[first].live);
 }
 
 static sluice_status set_targets(slc_plan *plan, slc_param *param, const slc_param *destination, slc_param *result,
@@ -251,7 +286,7 @@ static void describe_target(const slc_param *param, const slc_target *target, ch
 {
     char ranges[SLC_RANGES_TEXT];
     slc_ranges_text(param->ndim, target->source, ranges);
-    slc_text_append(text, size, used, "%s -> '%.300s'", ranges, target->live);
+    slc_text_append(text, size, used, "%s -> '%.300s'", target->pad == SLC_PAD_CLEAR ? "zeros" : ranges, target->live);
     slc_ranges_text(target->view.ndim, target->view.range, ranges);
     slc_text_append(text, size, used, " %s", ranges);
     int64_t shape[SLC_MAX_DIMS];
@@ -265,6 +300,8 @@ static void describe_target(const slc_param *param, const slc_target *target, ch
     slc_layout_text(target->layout, text, size, used);
     if (target->pad == SLC_PAD_ZERO)
         slc_text_append(text, size, used, " padded with zeros");
+    if (target->pad == SLC_PAD_EMPTY)
+        slc_text_append(text, size, used, " else zeros");
 }
 
 void slc_plan_destination_text(const slc_plan *plan, size_t index, char *text, size_t size)

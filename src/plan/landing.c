@@ -7,12 +7,11 @@
 static sluice_status check_extents(const slc_param *param, const slc_target *target, const slc_landing *landing, int32_t rank,
                                    sluice_error *error)
 {
-    bool good = true;
+    bool good = true, equal = target->pad == SLC_PAD_NONE || (target->pad == SLC_PAD_EMPTY && !slc_box_empty(&landing->box));
     int64_t wanted[SLC_MAX_DIMS];
     for (int d = 0; d < landing->ndim; d++) {
         wanted[d] = landing->box.high[d] - landing->box.low[d];
-        good = good &&
-               (target->pad == SLC_PAD_NONE ? landing->window.extent[d] == wanted[d] : landing->window.extent[d] >= wanted[d]);
+        good = good && (equal ? landing->window.extent[d] == wanted[d] : landing->window.extent[d] >= wanted[d]);
     }
     if (good)
         return SLUICE_OK;
@@ -25,7 +24,17 @@ static sluice_status check_extents(const slc_param *param, const slc_target *tar
     return slc_fail(error, SLUICE_INVALID, "destination",
                     "%s: the view %s of live '%s' shows %s, but worker rank %d gets %s (the box %s)%s", place, ranges,
                     target->live, shown, (int)rank, held, box,
-                    target->pad == SLC_PAD_NONE ? "; without padding the two must be equal" : "; the view must have room for it");
+                    equal ? "; without padding the two must be equal" : "; the view must have room for it");
+}
+
+/* One more dim of the live tensor, whole. */
+static void widen(slc_view *view, slc_landing *landing)
+{
+    view->range[view->ndim++] = SLC_RANGE_ALL;
+    view->order[landing->ndim] = (int8_t)landing->ndim;
+    landing->shape[landing->ndim] = 0;
+    landing->box.high[landing->ndim] = landing->box.low[landing->ndim] = 0;
+    landing->box.ndim = ++landing->ndim;
 }
 
 sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank,
@@ -37,7 +46,8 @@ sluice_status slc_target_land(const slc_param *param, const slc_target *target, 
         return SLUICE_OK;
     char place[SLC_PLACE_TEXT];
     const slc_live *tensor = slc_live_set_find(live, target->live);
-    if (tensor == NULL && slc_box_empty(&landing->box))
+    landing->clears = target->pad == SLC_PAD_CLEAR;
+    if (tensor == NULL && (slc_box_empty(&landing->box) || landing->clears))
         return SLUICE_OK;
     if (tensor == NULL) {
         char shape[SLC_RANGES_TEXT];
@@ -46,7 +56,7 @@ sluice_status slc_target_land(const slc_param *param, const slc_target *target, 
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: worker rank %d has no live '%s' for its box %s", place,
                         (int)rank, target->live, shape);
     }
-    if (tensor->dtype != param->dtype) {
+    if (tensor->dtype != param->dtype && !landing->clears) {
         char shape[SLC_SHAPE_TEXT];
         slc_place_text(param, param->where, place);
         slc_shape_text(tensor->ndim, tensor->shape, shape);
@@ -54,14 +64,18 @@ sluice_status slc_target_land(const slc_param *param, const slc_target *target, 
                         "%s: is %s, but live '%s' %s is %s; a direct destination has the same dtype", place, param->dtype->name,
                         tensor->name, shape, tensor->dtype->name);
     }
+    slc_view view = target->view;
+    for (int d = view.ndim; landing->clears && d < tensor->ndim; d++)
+        widen(&view, landing);
     /* The text of a place costs more than all the rest: it is made only when it is needed. */
-    if (slc_view_window(&target->view, tensor, landing->ndim, "", &landing->window, NULL) != SLUICE_OK) {
+    if (slc_view_window(&view, tensor, landing->ndim, "", &landing->window, NULL) != SLUICE_OK) {
         slc_place_text(param, param->where, place);
-        return slc_view_window(&target->view, tensor, landing->ndim, place, &landing->window, error);
+        return slc_view_window(&view, tensor, landing->ndim, place, &landing->window, error);
     }
     for (int d = 0; d < tensor->ndim; d++)
-        slc_range_resolve(target->view.range[d], tensor->shape[d], &landing->range[d]);
+        slc_range_resolve(view.range[d], tensor->shape[d], &landing->range[d]);
     landing->live = (size_t)(tensor - live->item);
+    landing->item = tensor->dtype->bytes;
     landing->holds = true;
-    return check_extents(param, target, landing, rank, error);
+    return landing->clears ? SLUICE_OK : check_extents(param, target, landing, rank, error);
 }

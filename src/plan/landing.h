@@ -12,10 +12,12 @@ typedef struct slc_landing {
     size_t live;                    /* index in the live set */
     slc_window window;              /* in the strip's dims; extents at least the box', larger only with padding */
     slc_range range[SLC_MAX_DIMS];  /* the view's, resolved, in the live tensor's dims */
+    int64_t item;                   /* bytes of an element */
+    bool clears;                    /* the target only clears the window (SLC_PAD_CLEAR) */
 } slc_landing;
 
 /*
- * Checks 1 and 2 of coverage.h. A worker whose box is empty needs no live tensor. INVALID: no live tensor of that name,
+ * Checks 1 and 2 of coverage.h. A worker whose box is empty, or that would only clear, needs no live tensor. INVALID: no live tensor of that name,
  * another dtype, a view that leaves it, a window that is not the box (nor larger with padding).
  */
 sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank,

@@ -75,8 +75,8 @@ static void note(size_t a, size_t b, bool *found, size_t *first, size_t *second)
     *second = high;
 }
 
-sluice_status slc_overlap_find(slc_rectangle *rectangle, size_t count, int ndim, bool *found, size_t *first, size_t *second,
-                               sluice_error *error)
+sluice_status slc_overlap_find(slc_rectangle *rectangle, size_t count, int ndim, slc_overlap_allowed allowed,
+                               const void *context, bool *found, size_t *first, size_t *second, sluice_error *error)
 {
     *found = false;
     if (count < 2)
@@ -104,7 +104,8 @@ sluice_status slc_overlap_find(slc_rectangle *rectangle, size_t count, int ndim,
             if (open[k]->last < sorted[i].low)
                 continue;
             open[kept++] = open[k];
-            if (share(open[k]->rectangle.range, sorted[i].rectangle.range, ndim))
+            if (share(open[k]->rectangle.range, sorted[i].rectangle.range, ndim) &&
+                (allowed == NULL || !allowed(context, open[k]->rectangle.tag, sorted[i].rectangle.tag)))
                 note(open[k]->rectangle.tag, sorted[i].rectangle.tag, found, first, second);
         }
         open[kept++] = &sorted[i];

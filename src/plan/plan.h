@@ -26,15 +26,24 @@ typedef enum slc_mode {
 /* Its text in the list above. Never NULL. */
 const char *slc_mode_text(slc_mode mode);
 
-#define SLC_MAX_TARGETS 4096 /* of one parameter */
+#define SLC_MAX_TARGETS 256 /* of one parameter */
 
-typedef enum slc_pad { SLC_PAD_NONE, SLC_PAD_ZERO } slc_pad;
+/*
+ * What a target does with the part of its window that no element of the strip fills:
+ *   SLC_PAD_NONE   there is none: window and box are equal
+ *   SLC_PAD_ZERO   clears it, at the high end of each dim
+ *   SLC_PAD_EMPTY  as NONE on a worker with elements; one whose box is empty clears its whole window
+ *   SLC_PAD_CLEAR  the target brings nothing: each worker that the layout's pins let, and that has the live tensor, clears
+ *                  the window. `source` is not looked at, the layout holds pins only, dtypes may differ, live dims behind
+ *                  the view's are whole
+ */
+typedef enum slc_pad { SLC_PAD_NONE, SLC_PAD_ZERO, SLC_PAD_EMPTY, SLC_PAD_CLEAR } slc_pad;
 
 /*
  * One strip of a parameter and where it lands. The strip is `source` (one range a parameter dim, counts resolved);
  * selected dims are gone from it. `layout` cuts the strip's shape over the worker mesh; on each worker that it gives a box,
- * that box fills `view` of the live tensor `live`. Where the window is larger than the box, `pad` must say with what the
- * rest (at the high end of each dim) is filled.
+ * that box fills `view` of the live tensor `live`. Where the window is larger than the box, `pad` must say so. Targets may
+ * take the same elements into different live tensors, or into one on different workers (other pins on one axis).
  */
 typedef struct slc_target {
     slc_range source[SLC_MAX_DIMS];
@@ -45,7 +54,10 @@ typedef struct slc_target {
 } slc_target;
 
 struct slc_param;
-/* The strip's dims: ndim and extents; *dim_of[i], the parameter's dim behind strip dim i, may be NULL. */
+/*
+ * The strip's dims: ndim and extents; *dim_of[i], the parameter's dim behind strip dim i, may be NULL. With SLC_PAD_CLEAR
+ * they are the view's, all of extent 0, and dim_of is not filled in.
+ */
 int slc_target_strip(const struct slc_param *param, const slc_target *target, int64_t shape[SLC_MAX_DIMS],
                      int dim_of[SLC_MAX_DIMS]);
 
@@ -103,7 +115,8 @@ size_t slc_plan_find(const slc_plan *plan, const char *name);
 
 /*
  * Sets the destination of parameter `index`: mode, targets, alias_of, reason and where are read and copied, layouts
- * interned. What can be checked without live tensors is: the strips lie in the tensor and do not overlap, layouts fit
+ * interned. What can be checked without live tensors is: the strips lie in the tensor and bring no element twice into one
+ * live tensor of one worker, layouts fit
  * strips, an alias names another parameter that moves itself, full only where allowed. Messages start with `where`.
  */
 sluice_status slc_plan_set(slc_plan *plan, size_t index, const slc_param *destination, sluice_error *error);

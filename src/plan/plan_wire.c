@@ -331,7 +331,7 @@ static void get_target(reader *r, const slc_param *param, slc_target *target)
         target->layout = r->layout[layout];
     else
         r->in.failed = true;
-    target->pad = get_within(r, SLC_PAD_ZERO) == SLC_PAD_ZERO ? SLC_PAD_ZERO : SLC_PAD_NONE;
+    target->pad = (slc_pad)get_within(r, SLC_PAD_CLEAR);
     for (int d = 0; d < param->ndim && !r->in.failed; d++)
         target->source[d] = get_range(r, param->shape[d]);
     target->view.ndim = (int)get_within(r, SLC_MAX_DIMS);

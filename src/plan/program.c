@@ -139,36 +139,46 @@ static int for_trainer(const void *a, const void *b)
 
 /* ---- fills ---- */
 
+/* Clears `extent` of the window's elements from byte `offset` on. */
+static bool add_fill(compiler *c, const slc_landing *landing, int64_t offset, const int64_t *extent)
+{
+    block b = { .run = landing->item };
+    int64_t bytes = b.run;
+    for (int d = landing->ndim - 1; d >= 0; d--) {
+        bytes *= extent[d];
+        wrap(&b, extent[d], landing->window.stride[d], landing->window.stride[d]);
+    }
+    if (bytes == 0)
+        return true;
+    if (c->nfills == c->fill_capacity) {
+        size_t capacity = c->fill_capacity == 0 ? 16 : c->fill_capacity * 2;
+        slc_fill *fill = slc_reallocate(c->fill, capacity * sizeof *fill);
+        if (fill == NULL)
+            return false;
+        c->fill = fill;
+        c->fill_capacity = capacity;
+    }
+    bool good = true;
+    const slc_stride *dim = keep_dims(c->program, &b, &good);
+    c->fill[c->nfills++] = (slc_fill){
+        .buffer = (uint32_t)landing->live, .destination = offset, .run = b.run, .bytes = bytes, .ndim = b.ndim, .dim = dim
+    };
+    return good;
+}
+
 /* The window less the box: for each dim a slab at its high end, the box long in earlier dims, the window in later ones. */
-static bool make_fills(compiler *c, const slc_param *param, const slc_landing *landing)
+static bool make_fills(compiler *c, const slc_landing *landing)
 {
     const slc_window *window = &landing->window;
+    if (landing->clears)
+        return add_fill(c, landing, window->offset, window->extent);
     for (int slab = 0; slab < landing->ndim; slab++) {
-        block b = { .run = param->dtype->bytes };
-        int64_t bytes = b.run, offset = window->offset;
-        for (int d = landing->ndim - 1; d >= 0; d--) {
-            int64_t held = landing->box.high[d] - landing->box.low[d];
-            int64_t count = d < slab ? held : d > slab ? window->extent[d] : window->extent[d] - held;
-            offset += d == slab ? held * window->stride[d] : 0;
-            bytes *= count;
-            wrap(&b, count, window->stride[d], window->stride[d]);
-        }
-        if (bytes == 0)
-            continue;
-        if (c->nfills == c->fill_capacity) {
-            size_t capacity = c->fill_capacity == 0 ? 16 : c->fill_capacity * 2;
-            slc_fill *fill = slc_reallocate(c->fill, capacity * sizeof *fill);
-            if (fill == NULL)
-                return false;
-            c->fill = fill;
-            c->fill_capacity = capacity;
-        }
-        bool good = true;
-        const slc_stride *dim = keep_dims(c->program, &b, &good);
-        c->fill[c->nfills++] = (slc_fill){
-            .buffer = (uint32_t)landing->live, .destination = offset, .run = b.run, .bytes = bytes, .ndim = b.ndim, .dim = dim
-        };
-        if (!good)
+        int64_t extent[SLC_MAX_DIMS], held = landing->box.high[slab] - landing->box.low[slab];
+        for (int d = 0; d < landing->ndim; d++)
+            extent[d] = d < slab    ? landing->box.high[d] - landing->box.low[d]
+                        : d == slab ? window->extent[d] - held
+                                    : window->extent[d];
+        if (!add_fill(c, landing, window->offset + held * window->stride[slab], extent))
             return false;
     }
     return true;
@@ -222,7 +232,7 @@ static sluice_status land(compiler *c, const slc_route *route, slc_landing *land
     const slc_param *param = route->param;
     if (param->mode == SLC_MODE_DIRECT)
         return slc_target_land(param, &param->target[route->target], c->live, c->program->rank, landing, error);
-    *landing = (slc_landing){ .holds = true, .ndim = param->ndim, .box = slc_box_whole(param->ndim, param->shape) };
+    *landing = (slc_landing){ .holds = true, .ndim = param->ndim, .item = param->dtype->bytes, .box = slc_box_whole(param->ndim, param->shape) };
     landing->window.ndim = param->ndim;
     for (int d = 0; d < param->ndim; d++)
         landing->window.extent[d] = param->shape[d];
@@ -230,19 +240,29 @@ static sluice_status land(compiler *c, const slc_route *route, slc_landing *land
     return SLUICE_OK;
 }
 
+static bool only_clears(const slc_route *route)
+{
+    const slc_param *param = route->param;
+    return param->mode == SLC_MODE_DIRECT && param->target[route->target].pad == SLC_PAD_CLEAR;
+}
+
 static sluice_status compile_route(compiler *c, slc_route *route, sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
+    bool brings = !only_clears(route);
     /* Every rank walks every target through the scheduler: what a replica sends hangs on all that came before. */
-    status = slc_scheduler_next(&c->scheduler, route->param->source, slc_route_fanout(route), &route->schedule, error);
+    if (brings)
+        status = slc_scheduler_next(&c->scheduler, route->param->source, slc_route_fanout(route), &route->schedule, error);
+    if (status == SLUICE_OK && brings && c->live == NULL)
+        status = slc_route_from_trainer(route, c->program->rank, &c->pieces, error);
     if (status != SLUICE_OK || c->live == NULL)
-        return status != SLUICE_OK ? status : slc_route_from_trainer(route, c->program->rank, &c->pieces, error);
+        return status;
     slc_landing *landing = &c->landing[route->target];
     if ((status = land(c, route, landing, error)) != SLUICE_OK || !landing->holds)
         return status;
-    if (!make_fills(c, route->param, landing))
+    if (!make_fills(c, landing))
         return slc_fail_memory(error, "init", "fills", sizeof *c->fill);
-    return slc_route_to_worker(route, c->program->rank, &landing->box, &c->pieces, error);
+    return brings ? slc_route_to_worker(route, c->program->rank, &landing->box, &c->pieces, error) : SLUICE_OK;
 }
 
 static bool reserve_landings(compiler *c, size_t count)

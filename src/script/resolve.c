@@ -169,9 +169,10 @@ static slc_target *next_template(lua_State *L, resolver *r)
     return target;
 }
 
-/* template(mesh name, placements, ranges of the parameter, ranges of the live tensor, order, whether padded) -> its number */
+/* template(mesh name, placements, ranges of the parameter, ranges of the live tensor, order, pad: nil or a word of PADS) -> its number */
 static int add_template(lua_State *L)
 {
+    static const char *const PADS[] = { "none", "zero", "empty", "clear", NULL }; /* as slc_pad */
     resolver *r = get_resolver(L);
     slc_layout layout = { .mesh = slc_plan_mesh(r->plan, true, luaL_checkstring(L, 1)) };
     if (layout.mesh == NULL)
@@ -185,7 +186,7 @@ static int add_template(lua_State *L)
         target->view.order[i] = (int8_t)lua_tointeger(L, -1);
         lua_pop(L, 1);
     }
-    target->pad = lua_toboolean(L, 6) ? SLC_PAD_ZERO : SLC_PAD_NONE;
+    target->pad = (slc_pad)luaL_checkoption(L, 6, PADS[0], PADS);
     target->layout = slc_plan_layout(r->plan, &layout);
     if (target->layout == NULL)
         slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a layout");

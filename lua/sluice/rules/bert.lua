@@ -13,7 +13,7 @@ local layers = stages > 1 and spread(host.pipeline_layers or required "num_hidde
 return {
    name = "bert",
    strip = { "_fsdp_wrapped_module", "_orig_mod" },
-   full = host.quantization and "the host is quantized (" .. host.quantization .. ")",
+   full = policy { pipeline = true },
    pins = layers and {
       where "encoder.layer.{l}.**" (pin("pp", pick("l", layers))),
       where "embeddings.**" (pin("pp", 0)),

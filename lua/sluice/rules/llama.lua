@@ -18,14 +18,14 @@ local padded = host.padded_vocab_size or round_up(vocab, 64)
 local vocabulary = shard("tp", 0, { chunk = divide(padded, tp) })
 
 -- A served pipeline: blocks of layers, the embedding on the first stage, the final norm and the head on the last. A tied head
--- is the embedding, which the last stage then holds, too: of two stages that is every one, of more it is no set that a pin says.
+-- is the embedding, which the last stage then holds, too.
 local tied, stages = host.tie_word_embeddings, axes.pp
 local layers = stages > 1 and spread(host.pipeline_layers or required "num_hidden_layers", stages).owner
 
 return {
    name = "llama",
    strip = { "_fsdp_wrapped_module", "_orig_mod", "base_model.model" },
-   full = host.quantization and "the host is quantized (" .. host.quantization .. ")",
+   full = policy { pipeline = true },
    pins = layers and {
       where "model.layers.{l}.**" (pin("pp", pick("l", layers))),
       not tied and where "model.embed_tokens.**" (pin("pp", 0)),
@@ -49,7 +49,10 @@ return {
 
       rule "model.layers.{l}.{n=input_layernorm|post_attention_layernorm}.weight" { layout = replicate },
       rule "model.norm.weight" { layout = replicate },
-      tied and stages > 2 and rule "model.embed_tokens.weight" { full = "tied, it lives on the first and the last stage" }
+      tied and stages > 1 and rule "model.embed_tokens.weight" { pad = "zero", shape = { vocab, "*" },
+            { layout = { pin("pp", 0), vocabulary } },
+            { layout = { pin("pp", stages - 1), vocabulary } },
+         }
          or rule "model.embed_tokens.weight" { layout = vocabulary, pad = "zero", shape = { vocab, "*" } },
       tied and rule "lm_head.weight" { alias = "model.embed_tokens.weight" }
          or rule "lm_head.weight" { layout = vocabulary, pad = "zero", shape = { vocab, "*" } },
