@@ -19,7 +19,7 @@ const char *slc_host_road_name(slc_host_road road)
 }
 
 /* Chooses the base road to a trainer by trying. */
-static sluice_status choose(slc_transport *transport, slc_host_peer *peer, slc_host_wait *wait, sluice_error *error)
+static sluice_status choose(slc_transport *transport, slc_host_peer *peer, slc_wait *wait, sluice_error *error)
 {
     peer->maps = transport->asked == SLC_ROAD_BEST || transport->asked == SLC_ROAD_MAP;
     peer->base = transport->asked == SLC_ROAD_RING ? SLC_ROAD_RING : SLC_ROAD_NONE;
@@ -98,7 +98,7 @@ static sluice_status name_roads(slc_transport *transport, sluice_error *error)
     return status;
 }
 
-sluice_status slc_host_connect_worker(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
+sluice_status slc_host_connect_worker(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
     for (size_t i = 0; status == SLUICE_OK && i < transport->npeers; i++) {
@@ -112,7 +112,7 @@ sluice_status slc_host_connect_worker(slc_transport *transport, slc_host_wait *w
     return status == SLUICE_OK ? name_roads(transport, error) : status;
 }
 
-sluice_status slc_host_connect_trainer(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
+sluice_status slc_host_connect_trainer(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
     sluice_status status = slc_host_publish(transport, SLC_RUNTIME, error);
     if (status == SLUICE_OK && transport->npeers > 0)

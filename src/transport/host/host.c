@@ -7,7 +7,6 @@
 #include "transport/host/strided.h"
 
 #include <inttypes.h>
-#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,34 +15,6 @@
 const char *slc_host_param(const slc_transport *transport, uint32_t param)
 {
     return transport->config.plan == NULL ? "?" : slc_plan_at(transport->config.plan, param)->name;
-}
-
-sluice_status slc_host_tick(slc_host_wait *wait, const char *what, int32_t rank, sluice_error *error)
-{
-    int64_t now = slc_now_ns();
-    if (now >= wait->deadline.at_ns) {
-        slc_fail(error, SLUICE_TIMEOUT, wait->stage, "%s rank %" PRId32 " took longer than %g s", what, rank,
-                 wait->deadline.seconds);
-        if (error != NULL)
-            error->rank = rank;
-        return SLUICE_TIMEOUT;
-    }
-    if (now < *wait->next_ns)
-        return SLUICE_OK;
-    *wait->next_ns = now + SLC_TICK_MS * 1000000;
-    return wait->watch.check == NULL ? SLUICE_OK : wait->watch.check(wait->watch.context, error);
-}
-
-sluice_status slc_host_reason(slc_host_wait *wait, sluice_error *error)
-{
-    enum { LONGEST_MS = 1000 };
-    sluice_status status = SLUICE_OK;
-    for (int ms = 0; status == SLUICE_OK && wait->watch.check != NULL && ms < LONGEST_MS; ms += SLC_TICK_MS) {
-        status = wait->watch.check(wait->watch.context, error);
-        if (status == SLUICE_OK)
-            (void)poll(NULL, 0, SLC_TICK_MS);
-    }
-    return status;
 }
 
 /* ---- open and close ---- */
@@ -201,7 +172,7 @@ static sluice_status host_card(slc_transport *transport, slc_buffer *card, sluic
 static sluice_status host_connect(slc_transport *transport, const unsigned char *const *card, const size_t *length,
                                   slc_deadline deadline, slc_watch watch, sluice_error *error)
 {
-    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_RUNTIME);
+    slc_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_RUNTIME);
     for (size_t i = 0; i < transport->npeers; i++) {
         slc_host_peer *peer = &transport->peer[i];
         sluice_status status = slc_host_card_read(card[i], length[i], peer->rank, &peer->card, error);
@@ -227,7 +198,7 @@ static sluice_status refuse_aborted(sluice_error *error)
 }
 
 /* Every peer that is pulled from is still the process it was. */
-static sluice_status check_pulled(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
+static sluice_status check_pulled(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
     for (size_t i = 0; transport->worker && i < transport->npeers; i++)
         if (transport->peer[i].base == SLC_ROAD_PULL) {
@@ -242,11 +213,11 @@ static sluice_status host_begin(slc_transport *transport, slc_deadline deadline,
 {
     if (transport->aborted)
         return refuse_aborted(error);
-    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
+    slc_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
     return transport->worker ? check_pulled(transport, &wait, error) : slc_host_publish(transport, SLC_UPDATE, error);
 }
 
-static sluice_status trainer_run(slc_transport *transport, const slc_segment *segment, slc_host_wait *wait, sluice_error *error)
+static sluice_status trainer_run(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error)
 {
     uint64_t address = transport->table.address[segment->param];
     if (segment->ncopies > 0 && address == 0)
@@ -269,18 +240,18 @@ static sluice_status trainer_run(slc_transport *transport, const slc_segment *se
 
 /* A copy out of a mapping, in pieces of at most PIECE bytes or one step of the outermost dim, so that waits are watched. */
 static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *destination, const unsigned char *source,
-                                 const slc_copy *copy, slc_host_wait *wait, sluice_error *error)
+                                 const slc_copy *copy, slc_wait *wait, sluice_error *error)
 {
     enum { PIECE = 64 << 20 };
     sluice_status status = SLUICE_OK;
     if (copy->bytes <= PIECE) {
         slc_strided_copy(destination, source, copy->run, copy->ndim, copy->dim);
-        return slc_host_tick(wait, "copying from", peer->rank, error);
+        return slc_wait_tick(wait, "copying from", peer->rank, error);
     }
     if (copy->ndim == 0) {
         for (int64_t at = 0; status == SLUICE_OK && at < copy->run; at += PIECE) {
             memcpy(destination + at, source + at, (size_t)(copy->run - at < PIECE ? copy->run - at : PIECE));
-            status = slc_host_tick(wait, "copying from", peer->rank, error);
+            status = slc_wait_tick(wait, "copying from", peer->rank, error);
         }
         return status;
     }
@@ -293,13 +264,13 @@ static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *desti
     for (int64_t i = 0; status == SLUICE_OK && i < outer.count; i += most) {
         dim[0].count = outer.count - i < most ? outer.count - i : most;
         slc_strided_copy(destination + i * outer.destination, source + i * outer.source, part.run, part.ndim, dim);
-        status = slc_host_tick(wait, "copying from", peer->rank, error);
+        status = slc_wait_tick(wait, "copying from", peer->rank, error);
     }
     return status;
 }
 
 static sluice_status receive(slc_transport *transport, uint32_t param, const slc_copy *copy, unsigned char *destination,
-                             slc_host_wait *wait, sluice_error *error)
+                             slc_wait *wait, sluice_error *error)
 {
     slc_host_peer *peer = slc_host_peer_of(transport, copy->peer);
     uint64_t address = peer->table.address[param];
@@ -315,7 +286,7 @@ static sluice_status receive(slc_transport *transport, uint32_t param, const slc
     return slc_pull_copy(transport, peer, copy, destination, address + (uint64_t)copy->source, wait, error);
 }
 
-static sluice_status worker_run(slc_transport *transport, const slc_segment *segment, unsigned char *staging, slc_host_wait *wait,
+static sluice_status worker_run(slc_transport *transport, const slc_segment *segment, unsigned char *staging, slc_wait *wait,
                                 sluice_error *error)
 {
     const slc_live_set *live = transport->config.live;
@@ -338,7 +309,7 @@ static sluice_status host_run(slc_transport *transport, const slc_segment *segme
 {
     if (transport->aborted)
         return refuse_aborted(error);
-    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
+    slc_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
     return transport->worker ? worker_run(transport, segment, staging, &wait, error)
                              : trainer_run(transport, segment, &wait, error);
 }
@@ -347,7 +318,7 @@ static sluice_status host_end(slc_transport *transport, slc_deadline deadline, s
 {
     if (transport->aborted)
         return refuse_aborted(error);
-    slc_host_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
+    slc_wait wait = slc_host_wait_begin(transport, deadline, watch, SLC_UPDATE);
     slc_ring_show(transport);
     sluice_status status = transport->worker ? slc_pull_drain(transport, &wait, error) : SLUICE_OK;
     return status == SLUICE_OK ? check_pulled(transport, &wait, error) : status;

@@ -15,6 +15,7 @@
 #include "transport/host/map.h"
 #include "transport/host/pull.h"
 #include "transport/host/ring.h"
+#include "transport/wait.h"
 
 #define SLC_RUNTIME "runtime" /* stage of errors while opening and connecting */
 #define SLC_UPDATE "update"   /* stage of errors while bytes move */
@@ -51,27 +52,11 @@ struct slc_transport {
     slc_pull_bounce bounce;  /* worker */
 };
 
-/* One wait: when it ends, and who may end it. */
-typedef struct slc_host_wait {
-    slc_deadline deadline;
-    slc_watch watch;
-    const char *stage;
-    int64_t *next_ns; /* transport->next_tick_ns: many short waits ask the watch as often as a long one */
-} slc_host_wait;
-
-enum { SLC_TICK_MS = 20 };
-
 /* A wait of one call into the transport; errors get `stage`. */
-static inline slc_host_wait slc_host_wait_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, const char *stage)
+static inline slc_wait slc_host_wait_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, const char *stage)
 {
-    return (slc_host_wait){ .deadline = deadline, .watch = watch, .stage = stage, .next_ns = &transport->next_tick_ns };
+    return (slc_wait){ .deadline = deadline, .watch = watch, .stage = stage, .next_ns = &transport->next_tick_ns };
 }
-
-/* Cheap enough for every few microseconds; asks the watch every SLC_TICK_MS. TIMEOUT names what is done with which rank. */
-sluice_status slc_host_tick(slc_host_wait *wait, const char *what, int32_t rank, sluice_error *error);
-
-/* For a peer that hung up: its own reason, which the watch is about to tell, or OK when none comes within a second. */
-sluice_status slc_host_reason(slc_host_wait *wait, sluice_error *error);
 
 /* The parameter's name for messages. */
 const char *slc_host_param(const slc_transport *transport, uint32_t param);
@@ -102,8 +87,8 @@ sluice_status slc_host_publish(slc_transport *transport, const char *stage, slui
 
 /* connect.c */
 const char *slc_host_road_name(slc_host_road road);
-sluice_status slc_host_connect_worker(slc_transport *transport, slc_host_wait *wait, sluice_error *error);
-sluice_status slc_host_connect_trainer(slc_transport *transport, slc_host_wait *wait, sluice_error *error);
+sluice_status slc_host_connect_worker(slc_transport *transport, slc_wait *wait, sluice_error *error);
+sluice_status slc_host_connect_trainer(slc_transport *transport, slc_wait *wait, sluice_error *error);
 /* The shared region through which a copy goes, or NULL: both ends of a copy come to the same answer. */
 const slc_host_region *slc_host_region_for(const slc_transport *transport, const slc_host_peer *peer, uint32_t param, const slc_copy *copy);
 /* The error for a shard that no road reaches: not registered, or outside of regions under a forced map. */
@@ -112,7 +97,7 @@ sluice_status slc_host_outside(const slc_transport *transport, const slc_host_pe
 
 /* meet.c: the two sides of the meeting. */
 sluice_status slc_host_listen(slc_transport *transport, sluice_error *error);
-sluice_status slc_host_serve(slc_transport *transport, slc_host_wait *wait, sluice_error *error);
-sluice_status slc_host_greet(slc_transport *transport, slc_host_peer *peer, slc_host_wait *wait, sluice_error *error);
+sluice_status slc_host_serve(slc_transport *transport, slc_wait *wait, sluice_error *error);
+sluice_status slc_host_greet(slc_transport *transport, slc_host_peer *peer, slc_wait *wait, sluice_error *error);
 
 #endif

@@ -103,17 +103,17 @@ static sluice_status of_peer(const slc_host_peer *peer, sluice_error *error)
 }
 
 /* A peer that has ended may have done so for another rank's sake: whether that is what the watch says, in *error. */
-static bool ended_for_another(const slc_host_peer *peer, slc_host_wait *wait, sluice_status *status, sluice_error *error)
+static bool ended_for_another(const slc_host_peer *peer, slc_wait *wait, sluice_status *status, sluice_error *error)
 {
     sluice_error why = SLUICE_ERROR_INIT;
-    *status = slc_host_reason(wait, &why);
+    *status = slc_wait_reason(wait, &why);
     if (*status == SLUICE_OK || why.rank == peer->rank)
         return false;
     (void)slc_error_copy(error, &why);
     return true;
 }
 
-static sluice_status read_failed(slc_transport *transport, const slc_host_peer *peer, int cause, slc_host_wait *wait,
+static sluice_status read_failed(slc_transport *transport, const slc_host_peer *peer, int cause, slc_wait *wait,
                                  sluice_error *error)
 {
     sluice_status status;
@@ -154,7 +154,7 @@ bool slc_pull_try(const slc_host_peer *peer, int *cause)
     return *cause == 0;
 }
 
-sluice_status slc_pull_check(const slc_host_peer *peer, slc_host_wait *wait, sluice_error *error)
+sluice_status slc_pull_check(const slc_host_peer *peer, slc_wait *wait, sluice_error *error)
 {
     int cause;
     sluice_status status;
@@ -188,7 +188,7 @@ static void consume(struct iovec **list, uint32_t *count, size_t bytes)
     }
 }
 
-static sluice_status flush(slc_transport *transport, slc_host_peer *peer, slc_host_wait *wait, sluice_error *error)
+static sluice_status flush(slc_transport *transport, slc_host_peer *peer, slc_wait *wait, sluice_error *error)
 {
     slc_pull_queue *queue = &peer->queue;
     struct iovec *local = queue->local, *remote = queue->remote;
@@ -204,7 +204,7 @@ static sluice_status flush(slc_transport *transport, slc_host_peer *peer, slc_ho
         consume(&remote, &queue->nremote, (size_t)got);
     }
     queue->nlocal = queue->nremote = 0;
-    return slc_host_tick(wait, "reading from", peer->rank, error);
+    return slc_wait_tick(wait, "reading from", peer->rank, error);
 }
 
 /* Makes the last vector longer where `base` follows it, else appends one; false when the list is full. */
@@ -224,7 +224,7 @@ static bool append(struct iovec *list, uint32_t *count, void *base, size_t bytes
 }
 
 static sluice_status push(slc_transport *transport, slc_host_peer *peer, unsigned char *destination, uint64_t source,
-                          size_t bytes, slc_host_wait *wait, sluice_error *error)
+                          size_t bytes, slc_wait *wait, sluice_error *error)
 {
     slc_pull_queue *queue = &peer->queue;
     while (bytes > 0) {
@@ -244,7 +244,7 @@ static sluice_status push(slc_transport *transport, slc_host_peer *peer, unsigne
     return SLUICE_OK;
 }
 
-sluice_status slc_pull_drain(slc_transport *transport, slc_host_wait *wait, sluice_error *error)
+sluice_status slc_pull_drain(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
     for (size_t i = 0; i < transport->npeers; i++)
         if (transport->peer[i].queue.bytes > 0) {
@@ -281,7 +281,7 @@ static bool next_outer(const slc_stride *dim, uint32_t ndim, int64_t *index, int
 }
 
 static sluice_status pull_rows(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
-                               uint64_t source, slc_host_wait *wait, sluice_error *error)
+                               uint64_t source, slc_wait *wait, sluice_error *error)
 {
     int64_t index[SLC_MAX_DIMS] = { 0 }, from = 0, to = 0;
     do {
@@ -321,7 +321,7 @@ static shape shape_of(const slc_copy *copy)
 
 /* `count` blocks of the line from `source` on: read into the bounce buffer, noted for spreading. */
 static sluice_status pull_blocks(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, shape s, int64_t count,
-                                 unsigned char *destination, uint64_t source, slc_host_wait *wait, sluice_error *error)
+                                 unsigned char *destination, uint64_t source, slc_wait *wait, sluice_error *error)
 {
     slc_pull_bounce *bounce = &transport->bounce;
     unsigned char *at = bounce->data + bounce->used;
@@ -359,7 +359,7 @@ static int64_t room(const slc_pull_bounce *bounce, shape s, int64_t stride, int6
 }
 
 static sluice_status pull_short_rows(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, shape s,
-                                     unsigned char *destination, uint64_t source, slc_host_wait *wait, sluice_error *error)
+                                     unsigned char *destination, uint64_t source, slc_wait *wait, sluice_error *error)
 {
     uint32_t nouter = s.first > 0 ? s.first - 1 : 0;
     slc_stride line = s.first > 0 ? copy->dim[s.first - 1] : (slc_stride){ .count = 1 };
@@ -384,7 +384,7 @@ static sluice_status pull_short_rows(slc_transport *transport, slc_host_peer *pe
  * rows comes next to the last one, and long rows are taken in pieces.
  */
 static sluice_status pull_crossed(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, uint32_t crossed,
-                                  unsigned char *destination, uint64_t source, slc_host_wait *wait, sluice_error *error)
+                                  unsigned char *destination, uint64_t source, slc_wait *wait, sluice_error *error)
 {
     slc_stride dim[SLC_MAX_DIMS];
     uint32_t last = copy->ndim - 1, count = 0;
@@ -416,7 +416,7 @@ static bool cross(const slc_copy *copy, uint32_t crossed)
 }
 
 sluice_status slc_pull_copy(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
-                            uint64_t source, slc_host_wait *wait, sluice_error *error)
+                            uint64_t source, slc_wait *wait, sluice_error *error)
 {
     if (copy->bytes == 0)
         return SLUICE_OK;

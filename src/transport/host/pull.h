@@ -31,7 +31,7 @@ typedef struct slc_pull_bounce {
 } slc_pull_bounce;
 
 struct slc_host_peer;
-struct slc_host_wait;
+struct slc_wait;
 
 sluice_status slc_pull_open(slc_pull_queue *queue, sluice_error *error); /* empty */
 void slc_pull_close(slc_pull_queue *queue);                              /* a zeroed one is allowed, here and below */
@@ -40,16 +40,16 @@ void slc_pull_bounce_close(slc_pull_bounce *bounce);                            
 
 /* Queues one copy: `source` is the address of its first byte in the peer, `destination` here. */
 sluice_status slc_pull_copy(slc_transport *transport, struct slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
-                            uint64_t source, struct slc_host_wait *wait, sluice_error *error);
+                            uint64_t source, struct slc_wait *wait, sluice_error *error);
 
 /* Everything that was queued is in place. */
-sluice_status slc_pull_drain(slc_transport *transport, struct slc_host_wait *wait, sluice_error *error);
+sluice_status slc_pull_drain(slc_transport *transport, struct slc_wait *wait, sluice_error *error);
 
 /* Whether the peer is still the process of its card and lets itself be read: reads its mark. *cause is 0, an errno, or -1 for another mark. */
 bool slc_pull_try(const struct slc_host_peer *peer, int *cause);
 
 /* The same, as an error. */
-sluice_status slc_pull_check(const struct slc_host_peer *peer, struct slc_host_wait *wait, sluice_error *error);
+sluice_status slc_pull_check(const struct slc_host_peer *peer, struct slc_wait *wait, sluice_error *error);
 
 /* Why process_vm_readv may be refused on this machine, as words to follow its errno: "" or "; kernel.yama.ptrace_scope is 1". */
 void slc_pull_hint(char *text, size_t size);

@@ -181,11 +181,11 @@ static const char *doing(const slc_transport *transport)
     return transport->worker ? "receiving from" : "sending to";
 }
 
-static sluice_status pause_for(slc_transport *transport, slc_host_peer *peer, slc_host_wait *wait, sluice_error *error)
+static sluice_status pause_for(slc_transport *transport, slc_host_peer *peer, slc_wait *wait, sluice_error *error)
 {
     slc_host_ring *ring = &peer->ring;
     if (atomic_load(&ring->shared->hung_up) != 0 && look(transport, ring) && ring->limit == ring->position) {
-        sluice_status status = slc_host_reason(wait, error);
+        sluice_status status = slc_wait_reason(wait, error);
         if (status != SLUICE_OK)
             return status;
         slc_fail(error, SLUICE_PEER, SLC_UPDATE, "rank %" PRId32 " closed its end of the ring", peer->rank);
@@ -195,7 +195,7 @@ static sluice_status pause_for(slc_transport *transport, slc_host_peer *peer, sl
     }
     doze(transport, ring);
     int32_t blamed = atomic_load(&other_end(transport, ring)->blames) - 1;
-    sluice_status status = slc_host_tick(wait, doing(transport), peer->rank, error);
+    sluice_status status = slc_wait_tick(wait, doing(transport), peer->rank, error);
     if (status == SLUICE_TIMEOUT && blamed >= 0 && blamed != transport->config.rank) {
         slc_fail(error, SLUICE_TIMEOUT, wait->stage,
                  "%s rank %" PRId32 ", which waits for rank %" PRId32 ", took longer than %g s", doing(transport), peer->rank,
@@ -208,7 +208,7 @@ static sluice_status pause_for(slc_transport *transport, slc_host_peer *peer, sl
 
 /* Waits until this end can go on; *bytes says how far in one piece, and *at where. */
 static sluice_status wait_for(slc_transport *transport, slc_host_peer *peer, unsigned char **at, int64_t *bytes,
-                              slc_host_wait *wait, sluice_error *error)
+                              slc_wait *wait, sluice_error *error)
 {
     slc_host_ring *ring = &peer->ring;
     for (int spins = 0; ring->limit == ring->position; spins++) {
@@ -235,7 +235,7 @@ static sluice_status wait_for(slc_transport *transport, slc_host_peer *peer, uns
     return SLUICE_OK;
 }
 
-static sluice_status stream(slc_transport *transport, slc_host_peer *peer, slc_strided_cursor *cursor, slc_host_wait *wait,
+static sluice_status stream(slc_transport *transport, slc_host_peer *peer, slc_strided_cursor *cursor, slc_wait *wait,
                             sluice_error *error)
 {
     slc_host_ring *ring = &peer->ring;
@@ -248,7 +248,7 @@ static sluice_status stream(slc_transport *transport, slc_host_peer *peer, slc_s
         ring->position += (uint64_t)slc_strided_step(cursor, at, bytes);
         if (ring->position - ring->shown >= STEP_BYTES) {
             show(transport, ring);
-            if ((status = slc_host_tick(wait, doing(transport), peer->rank, error)) != SLUICE_OK)
+            if ((status = slc_wait_tick(wait, doing(transport), peer->rank, error)) != SLUICE_OK)
                 return status;
         }
     }
@@ -256,7 +256,7 @@ static sluice_status stream(slc_transport *transport, slc_host_peer *peer, slc_s
 }
 
 sluice_status slc_ring_send(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, const unsigned char *source,
-                            slc_host_wait *wait, sluice_error *error)
+                            slc_wait *wait, sluice_error *error)
 {
     slc_strided_cursor cursor;
     slc_strided_read(&cursor, copy, source);
@@ -264,7 +264,7 @@ sluice_status slc_ring_send(slc_transport *transport, slc_host_peer *peer, const
 }
 
 sluice_status slc_ring_receive(slc_transport *transport, slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
-                               slc_host_wait *wait, sluice_error *error)
+                               slc_wait *wait, sluice_error *error)
 {
     slc_strided_cursor cursor;
     slc_strided_write(&cursor, copy, destination);

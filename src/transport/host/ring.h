@@ -12,7 +12,7 @@
 
 struct slc_ring_shared;
 struct slc_host_peer;
-struct slc_host_wait;
+struct slc_wait;
 
 typedef struct slc_host_ring {
     struct slc_ring_shared *shared; /* NULL: no ring */
@@ -35,9 +35,9 @@ void slc_ring_close(slc_host_ring *ring); /* a zeroed one is allowed */
 
 /* Sends or receives one copy. `source` and `destination` are addresses here, of the copy's first byte. */
 sluice_status slc_ring_send(slc_transport *transport, struct slc_host_peer *peer, const slc_copy *copy, const unsigned char *source,
-                            struct slc_host_wait *wait, sluice_error *error);
+                            struct slc_wait *wait, sluice_error *error);
 sluice_status slc_ring_receive(slc_transport *transport, struct slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
-                               struct slc_host_wait *wait, sluice_error *error);
+                               struct slc_wait *wait, sluice_error *error);
 
 void slc_ring_show(slc_transport *transport); /* on all rings of this rank */
 void slc_ring_hang_up(slc_host_ring *ring);   /* the other end's waits end with an error */
