@@ -256,7 +256,7 @@ function Plan:fill_target(target, param, given, keep)
    end
    target.live = given.live
    local view = given.view or {}
-   target.view.ndim = given.view_ndim or math.max(#view, strip)
+   target.view.ndim = given.view_ndim or given.pad == "CLEAR" and #view or math.max(#view, strip)
    local left = 0
    for d = 1, target.view.ndim do
       local range = view[d] or nil

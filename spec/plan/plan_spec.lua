@@ -157,7 +157,7 @@ describe("slc_plan_set", function()
    end)
 
    it("takes targets that only clear, with pins", function()
-      assert.is_nil(direct({live = "x"}, {live = "y", pad = "CLEAR", view_ndim = 1, view = {{1, 2}}, layout = {{axis = "dp", pin = 0}}},
+      assert.is_nil(direct({live = "x"}, {live = "y", pad = "CLEAR", view = {{1, 2}}, layout = {{axis = "dp", pin = 0}}},
          {live = "z", pad = "EMPTY", layout = {{axis = "tp", shard = 0, chunk = 8}}}))
       assert.equal("direct [0:8, 0:6] -> 'x' [:, :] (); zeros -> 'y' [1:3] (dp=0); [0:8, 0:6] -> 'z' [:, :] (tp:0 chunk 8) else zeros"
          .. " (llama.lua:12)", plan:describe "a.weight")

@@ -79,14 +79,14 @@ local function expect(case, worker)
          for _, live in ipairs(case.live[worker]) do
             if live.name == target.live then
                oracle.land(param.shape, target, case.trainers + worker, live, function(offset, number)
-                  for b = 0, param.item - 1 do
+                  for b = 0, live.item - 1 do
                      local at = live.offset + offset + b
                      if expected[at] then
                         fail("the case itself writes byte %d of worker %d twice", at, worker)
                      end
                      expected[at] = number and value(p, number, b) or 0
                   end
-                  padding = padding + (number and 0 or param.item)
+                  padding = padding + (number and 0 or live.item)
                end)
             end
          end

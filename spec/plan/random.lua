@@ -146,12 +146,42 @@ local function strips_of(r, shape)
    return {first, second}
 end
 
+-- Placements that leave one axis alone, with a pin on it somewhere among them.
+local function pinned_placements(r, sizes, shape, pin)
+   local others, list = {}, {}
+   for i, size in ipairs(sizes) do
+      others[i] = i - 1 == pin.axis and 1 or size
+   end
+   for _, placement in ipairs(placements(r, others, shape)) do
+      if placement.axis ~= pin.axis then
+         list[#list + 1] = placement
+      end
+   end
+   table.insert(list, r.next(1, #list + 1), pin)
+   return list
+end
+
+-- One coordinate of an axis has the whole of what other axes' pins let, the others nothing.
+local function first_placements(r, sizes, shape)
+   local axis, dim, list = r.next(0, #sizes - 1), r.next(0, #shape - 1), {}
+   for other, size in ipairs(sizes) do
+      if other - 1 ~= axis and r.chance(20) then
+         list[#list + 1] = {axis = other - 1, pin = r.next(0, size - 1)}
+      end
+   end
+   list[#list + 1] = {axis = axis, shard = dim, parts = sizes[axis + 1], chunk = shape[dim + 1]}
+   return list
+end
+
 -- A target of a strip: its layout, its view and, for each worker, the live tensor that fits. `slot` selects a place in an
--- outermost live dim of `slots`, so that several targets share one tensor.
-local function target_of(r, case, source, name, slots, slot)
+-- outermost live dim of `slots`, so that several targets share one tensor; `pin` is a placement that the layout must have.
+local function target_of(r, case, source, name, slots, slot, pin)
    local strip = oracle.strip(source)
-   local target = {source = source, live = name, pad = r.chance(30),
-      layout = {first = case.trainers, axes = case.worker_axes, placements = placements(r, case.worker_axes, strip)}}
+   local first = not pin and #strip > 0 and r.chance(8)
+   local target = {source = source, live = name, pad = first and "EMPTY" or r.chance(30),
+      layout = {first = case.trainers, axes = case.worker_axes,
+         placements = first and first_placements(r, case.worker_axes, strip)
+            or pin and pinned_placements(r, case.worker_axes, strip, pin) or placements(r, case.worker_axes, strip)}}
    local boxes, most = {}, {}
    for d = 1, #strip do
       most[d] = 0
@@ -190,7 +220,7 @@ local function target_of(r, case, source, name, slots, slot)
       end
       local start, step = r.chance(70) and 0 or r.next(1, 3), r.chance(85) and 1 or r.next(2, 3)
       local fixed = target.pad and r.chance(50)
-      local extra = target.pad and r.next(0, 2) or 0
+      local extra = target.pad == true and r.next(0, 2) or 0
       target.view[#target.view + 1] = {start, fixed and most[d] + extra or nil, step}
       target.order[#target.order + 1] = d - 1
       for worker, shape in pairs(shapes) do
@@ -242,8 +272,61 @@ local function register(r, case, name, dtype, shapes, boxes, ndim)
    end
 end
 
+-- The target once more, into the same live tensor, on the workers of another coordinate of the pinned axis.
+local function twin_of(r, case, target, pin, shapes, boxes)
+   local size, twin = case.worker_axes[pin.axis + 1], {}
+   local shift = r.next(1, size - 1)
+   for key, value in pairs(target) do
+      twin[key] = value
+   end
+   local layout = target.layout
+   twin.layout = {first = layout.first, axes = layout.axes, placements = {}}
+   local other = {axis = pin.axis, pin = (pin.pin + shift) % size}
+   for i, placement in ipairs(layout.placements) do
+      twin.layout.placements[i] = placement == pin and other or placement
+   end
+   local stride = 1
+   for axis = pin.axis + 2, #layout.axes do
+      stride = stride * layout.axes[axis]
+   end
+   local there = {}
+   for worker in pairs(shapes) do
+      there[#there + 1] = worker
+   end
+   for _, worker in ipairs(there) do
+      local moved = worker + (other.pin - pin.pin) * stride
+      shapes[moved], boxes[moved] = shapes[worker], boxes[worker]
+   end
+   return twin
+end
+
 local dtypes = {{name = "uint8", bytes = 1}, {name = "bfloat16", bytes = 2}, {name = "float32", bytes = 4},
    {name = "int64", bytes = 8}}
+
+-- A target that only clears a part of a live tensor of its own dtype; the view says some of its dims.
+local function clearing_target(r, case, source, name)
+   local dtype, shape, shapes = r.pick(dtypes), {}, {}
+   for d = 1, r.next(0, 3) do
+      shape[d] = r.next(1, 5)
+   end
+   local target = {source = source, live = name, pad = "CLEAR", view = {}, order = {},
+      layout = {first = case.trainers, axes = case.worker_axes, placements = {}}}
+   for d = 1, r.next(0, #shape) do
+      target.view[d] = range_of(r, shape[d])
+   end
+   target.ndim = #target.view
+   for axis, size in ipairs(case.worker_axes) do
+      if r.chance(20) then
+         table.insert(target.layout.placements, {axis = axis - 1, pin = r.next(0, size - 1)})
+      end
+   end
+   local boxes = {}
+   for worker = 0, case.workers - 1 do
+      shapes[worker], boxes[worker] = shape, {0} -- so that some have no such tensor
+   end
+   register(r, case, name, dtype, shapes, boxes, #shape)
+   return target
+end
 
 local function param_of(r, case, number)
    local dtype = r.pick(dtypes)
@@ -255,12 +338,25 @@ local function param_of(r, case, number)
    end
    param.targets = {}
    local strips = strips_of(r, param.shape)
+   if r.chance(15) then -- some of the same elements once more, into a live tensor of their own
+      strips[#strips + 1] = strips_of(r, param.shape)[1]
+   end
    local shared = #strips == 1 and #param.shape < 8 and r.chance(15)
    for i, source in ipairs(strips) do
-      local name = ("live%d.%d"):format(number, i)
-      local target, shapes, boxes = target_of(r, case, source, name, shared and 2 or nil, shared and r.next(0, 1) or nil)
-      param.targets[i] = target
+      local name, pin = ("live%d.%d"):format(number, i), nil
+      local axis = r.next(1, #case.worker_axes)
+      if case.worker_axes[axis] > 1 and r.chance(15) then
+         pin = {axis = axis - 1, pin = r.next(0, case.worker_axes[axis] - 1)}
+      end
+      local target, shapes, boxes = target_of(r, case, source, name, shared and 2 or nil, shared and r.next(0, 1) or nil, pin)
+      table.insert(param.targets, target)
+      if pin then
+         table.insert(param.targets, twin_of(r, case, target, pin, shapes, boxes))
+      end
       register(r, case, name, dtype, shapes, boxes, target.ndim)
+   end
+   if r.chance(15) then
+      table.insert(param.targets, clearing_target(r, case, strips[1], ("clear%d"):format(number)))
    end
    return param
 end

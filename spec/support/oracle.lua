@@ -167,11 +167,40 @@ function oracle.strip(source)
    return shape, dim_of
 end
 
+-- Whether an index is one of {start, count, step} or {index, select = true}.
+local function in_range(range, index)
+   if range.select then
+      return index == range[1]
+   end
+   for i = 0, range[2] - 1 do
+      if range[1] + i * range[3] == index then
+         return true
+      end
+   end
+   return false
+end
+
 --- What one target must leave in a live tensor of one worker: calls put(byte offset, element number) for every element
 -- that the worker holds and put(byte offset, nil) for every element of padding. The target is {source =, layout =,
 -- view = {range of each live dim, counts given or nil for the rest}, order = {strip dim of each shown dim}, pad =};
--- the tensor is {shape =, strides = in bytes}.
+-- the tensor is {shape =, strides = in bytes}. A target with pad "CLEAR" leaves zeros in its view, whose further dims are
+-- whole, on every worker that the layout does not keep away.
 function oracle.land(param_shape, target, worker, live, put)
+   if target.pad == "CLEAR" then
+      if oracle.holds(target.layout, {}, worker) then
+         oracle.each(live.shape, function(index)
+            local offset = 0
+            for d = 1, #index do
+               if target.view[d] and not in_range(target.view[d], index[d]) then
+                  return
+               end
+               offset = offset + index[d] * live.strides[d]
+            end
+            put(offset, nil)
+         end)
+      end
+      return
+   end
    local strip, dim_of = oracle.strip(target.source)
    local holds = oracle.holds(target.layout, strip, worker)
    if not holds then

@@ -109,12 +109,12 @@ static sluice_status check_target(slc_plan *plan, const slc_param *param, const 
     if (given->layout == NULL || slc_plan_mesh_index(plan, given->layout->mesh, true) == SIZE_MAX)
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: the layout on live '%s' needs a mesh of the plan's workers",
                         place, given->live);
-    if ((status = slc_layout_check_in("destination", given->layout, ndim, shape, place, error)) != SLUICE_OK)
-        return status;
-    for (int i = 0; i < given->layout->nplacements && given->pad == SLC_PAD_CLEAR; i++)
+    for (int i = 0; i < given->layout->nplacements && i < SLC_MAX_AXES && given->pad == SLC_PAD_CLEAR; i++)
         if (given->layout->placement[i].kind != SLC_PIN)
             return slc_fail(error, SLUICE_INVALID, "destination", "%s: the target that clears live '%s' may have pins only", place,
                             given->live);
+    if ((status = slc_layout_check_in("destination", given->layout, ndim, shape, place, error)) != SLUICE_OK)
+        return status;
     target->layout = slc_plan_layout(plan, given->layout);
     target->live = target->layout == NULL ? NULL : keep(plan, given->live);
     return target->live == NULL ? slc_fail_memory(error, "destination", "a target", sizeof *target) : SLUICE_OK;
