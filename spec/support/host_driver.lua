@@ -30,7 +30,7 @@ function driver.sanitized()
    os.remove(path)
    local code, output, complaint = driver.run(
       "cc -g -O1 -std=c11 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc -Ispec/support "
-         .. "spec/support/host_*.c src/transport/registry.c src/transport/host/*.c src/plan/*.c src/base/*.c -o " .. path
+         .. "spec/support/host_*.c src/transport/*.c src/transport/host/*.c src/plan/*.c src/base/*.c -o " .. path
          .. " -lcrypto -lpthread")
    assert(code == 0, output .. complaint)
    return path
