@@ -1,8 +1,22 @@
 --- Deployment files: what is read, and what every mistake in one is told.
 
+local check = require "sluice.models.check"
 local cjson = require "cjson"
 local deployment = require "sluice.deployment"
 local models = require "sluice.models"
+local sizes = require "sluice.models.sizes"
+
+-- "a, b and c", sorted: the keys of a table.
+local function listed(set)
+   local keys = {}
+   for key in pairs(set) do
+      keys[#keys + 1] = key
+   end
+   table.sort(keys)
+   return check.listed(keys)
+end
+
+local SIZES, FAMILIES = listed(sizes), listed(models.families)
 
 -- A good deployment, with `changes` put over its top keys.
 local function plain(changes)
@@ -106,13 +120,13 @@ describe("deployment.check()", function()
       { "a host with a list", plain({ host = { axes = {} } }), "host.axes (a table) must be a string, a number or a boolean" },
       { "a host with a number as key", plain({ host = { "x" } }), "host has the key 1; keys must be names" },
       { "a model that is a name", plain({ model = "llama" }),
-         'model ("llama") must be a table with some of the keys family, size, layers, config, checkpoint, experts, dtype and live_experts' },
-      { "a model without size or family", plain({ model = {} }), "model must name a size (one of Llama-3-70B, Llama-3-8B, "
-         .. "Qwen3-235B-A22B, Qwen3-30B-A3B, Qwen3-32B, Qwen3-8B and all-MiniLM-L6-v2) or a family with a config" },
-      { "an unknown size", plain({ model = { size = "Llama-3-9B" } }), 'model.size ("Llama-3-9B") must be one of Llama-3-70B, Llama-3-8B, '
-         .. "Qwen3-235B-A22B, Qwen3-30B-A3B, Qwen3-32B, Qwen3-8B and all-MiniLM-L6-v2: did you mean Llama-3-8B?" },
+         'model ("llama") must be a table with some of the keys family, size, layers, config, checkpoint, experts, dtype, live_experts and naming' },
+      { "a model without size or family", plain({ model = {} }), "model must name a size (one of " .. SIZES
+         .. ") or a family with a config" },
+      { "an unknown size", plain({ model = { size = "Llama-3-9B" } }), 'model.size ("Llama-3-9B") must be one of ' .. SIZES
+         .. ": did you mean Llama-3-8B?" },
       { "an unknown family", plain({ model = { family = "lama" } }),
-         'model.family ("lama") must be one of bert, llama, qwen3 and qwen3_moe: did you mean llama?' },
+         'model.family ("lama") must be one of ' .. FAMILIES .. ": did you mean llama?" },
       { "a size of another family", plain({ model = { size = "Qwen3-8B", family = "llama" } }),
          'model.size ("Qwen3-8B") is of the family qwen3, not llama' },
       { "a family without numbers", plain({ model = { family = "llama" } }), "model.config.num_hidden_layers is missing: the family llama needs it" },

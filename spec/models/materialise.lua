@@ -73,7 +73,7 @@ local function fill(tensor, content, source)
 end
 
 --- The worker's live tensors by name: { name, shape, at = { ["1,2"] = element } }. Fails on an element that is written twice,
--- outside the tensor or not at all.
+-- outside the tensor or not at all, save in tensors that are unsourced: they hold nothing.
 function materialise.worker(description, rank)
    local params = {}
    for _, param in ipairs(description.params) do
@@ -96,7 +96,7 @@ function materialise.worker(description, rank)
             put(tensor, at, "0")
          end)
       end
-      each(live.shape, function(index)
+      each(live.unsourced and { 0 } or live.shape, function(index)
          assert(tensor.at[key_of(index)], ("%s: [%s] is not spoken of"):format(live.name, key_of(index)))
       end)
    end

@@ -43,45 +43,108 @@ local function check(case)
    end
 end
 
+-- ---- the cases ----
+
 local TRAINER = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }
 local MOE_TRAINER = { mesh = { { "pp", 2 }, { "tp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } }
 
-local function case_of(family, size, layers, trainer, worker)
-   return { deployment = { model = { family = family, size = size, layers = layers }, trainer = trainer, worker = worker } }
-end
-
 local cases = {}
-for _, tp in ipairs({ 1, 2, 4, 8 }) do
-   for _, pp in ipairs({ 1, 2 }) do
-      local mesh = pp > 1 and { { "pp", pp }, { "tp", tp } } or { { "tp", tp } }
-      cases[("Llama-3-8B, tp %d, pp %d"):format(tp, pp)] = case_of("llama", "Llama-3-8B", 3, TRAINER, { mesh = mesh })
-      cases[("Qwen3-8B, tp %d, pp %d"):format(tp, pp)] = case_of("qwen3", "Qwen3-8B", 3, TRAINER, { mesh = mesh })
-      cases[("Qwen3-30B-A3B, tp %d, pp %d"):format(tp, pp)] = case_of("qwen3_moe", "Qwen3-30B-A3B", 2, MOE_TRAINER, { mesh = mesh })
-   end
-   cases[("Qwen3-30B-A3B, tp %d, dp 2, ep %d"):format(tp, 2 * tp)] = case_of("qwen3_moe", "Qwen3-30B-A3B", 1, MOE_TRAINER,
-      { mesh = { { "dp", 2 }, { "tp", tp } }, expert_mesh = { { "ep", 2 * tp } } })
-end
-cases["Qwen3-30B-A3B, ep 3, uneven experts"] = case_of("qwen3_moe", "Qwen3-30B-A3B", 1, MOE_TRAINER,
-   { mesh = { { "dp", 3 }, { "tp", 1 } }, expert_mesh = { { "ep", 3 } } })
-local packed = case_of("qwen3_moe", "Qwen3-30B-A3B", 1, MOE_TRAINER, { mesh = { { "tp", 2 } } })
-packed.deployment.model.experts = "packed"
-cases["Qwen3-30B-A3B, packed experts"] = packed
-local deeper = case_of("qwen3_moe", "Qwen3-30B-A3B", 1, MOE_TRAINER, { mesh = { { "tp", 2 } } })
-deeper.deployment.model.live_experts, deeper.deployment.host = "experts.routed_experts", { live_experts = "experts.routed_experts" }
-cases["Qwen3-30B-A3B, experts.routed_experts"] = deeper
-for _, tp in ipairs({ 1, 2, 4 }) do
-   cases[("all-MiniLM-L6-v2, tp %d"):format(tp)] = case_of("bert", nil, nil, { mesh = { { "fsdp", 3 } } },
-      { mesh = { { "dp", 2 }, { "tp", tp } } })
+
+-- more: aliases, rules, and keys of the model or the host.
+local function add(name, model, worker, more)
+   more = more or {}
+   local trainer = (worker.expert_mesh or more.expert_trainer) and MOE_TRAINER or TRAINER
+   cases[name] = { aliases = more.aliases, rules = more.rules,
+                   deployment = { model = model, trainer = more.trainer or trainer, worker = worker, host = more.host } }
 end
 
-for _, case in ipairs({ { 2, true }, { 2, false }, { 3, true } }) do
-   local stages, announced = case[1], case[2]
-   local tied = case_of("llama", nil, nil, TRAINER, { mesh = { { "pp", stages }, { "tp", 4 } } })
-   tied.deployment.model.config = { num_hidden_layers = 3, hidden_size = 256, intermediate_size = 512, num_attention_heads = 8,
-                                    num_key_value_heads = 2, head_dim = 32, vocab_size = 1003, tie_word_embeddings = true,
-                                    announce_tied = announced or nil }
-   tied.aliases = announced and 1 or 0
-   cases[("a tied head on %d stages, %s"):format(stages, announced and "announced" or "not announced")] = tied
+local function dense_mesh(pp, tp)
+   return pp > 1 and { { "pp", pp }, { "tp", tp } } or { { "tp", tp } }
+end
+
+-- Public sizes: family, size, layers, the tp that it allows, whether it has experts.
+local sizes = {
+   { "llama", "Llama-3-8B", 3, { 1, 2, 4, 8 } }, { "mistral", "Mistral-7B-v0.3", 2, { 1, 2, 4, 8 } },
+   { "qwen2", "Qwen2.5-0.5B", 3, { 1, 2 } }, { "qwen2", "Qwen2.5-7B", 2, { 1, 2, 4 } },
+   { "qwen3", "Qwen3-8B", 3, { 1, 2, 4, 8 } }, { "qwen3_moe", "Qwen3-30B-A3B", 2, { 1, 2, 4, 8 }, true },
+   { "mixtral", "Mixtral-8x7B", 2, { 1, 2, 4, 8 }, true }, { "gemma2", "Gemma-2-9B", 2, { 1, 2, 4, 8 } },
+   { "gemma3", "Gemma-3-1B", 2, { 1, 2, 4 } }, { "gemma3", "Gemma-3-12B", 2, { 1, 2, 4, 8 } },
+   { "phi3", "Phi-3-mini", 2, { 1, 2, 4, 8 } },
+}
+for _, size in ipairs(sizes) do
+   local model = { family = size[1], size = size[2], layers = size[3] }
+   for _, tp in ipairs(size[4]) do
+      for _, pp in ipairs({ 1, 2 }) do
+         add(("%s, tp %d, pp %d"):format(size[2], tp, pp), model, { mesh = dense_mesh(pp, tp) }, { expert_trainer = size[5] })
+      end
+      if size[5] then
+         add(("%s, tp %d, dp 2, ep %d"):format(size[2], tp, tp > 4 and tp or 2 * tp), { family = size[1], size = size[2], layers = 1 },
+            { mesh = { { "dp", tp > 4 and 1 or 2 }, { "tp", tp } }, expert_mesh = { { "ep", tp > 4 and tp or 2 * tp } } })
+      end
+   end
+end
+for _, tp in ipairs({ 1, 2, 4 }) do
+   add(("all-MiniLM-L6-v2, tp %d"):format(tp), { family = "bert" }, { mesh = { { "dp", 2 }, { "tp", tp } } },
+      { trainer = { mesh = { { "fsdp", 3 } } } })
+end
+
+-- A small configuration, whose vocabulary needs padding and whose KV heads are fewer than most tp.
+local function small(family, changes, keys)
+   local model = { family = family, config = {
+      num_hidden_layers = 3, hidden_size = 64, intermediate_size = 128, num_attention_heads = 8, num_key_value_heads = 2,
+      head_dim = 8, vocab_size = 203,
+   } }
+   for key, value in pairs(changes or {}) do
+      model.config[key] = value
+   end
+   for key, value in pairs(keys or {}) do
+      model[key] = value
+   end
+   return model
+end
+
+local vision = { hidden_size = 32, intermediate_size = 64, num_hidden_layers = 2, num_attention_heads = 8, image_size = 20, patch_size = 2 }
+local TIED, BIASED = { tie_word_embeddings = true }, { attention_bias = true }
+
+-- name, model, worker mesh, experts' mesh, more
+local uneven, one_by_one = { num_experts = 6, moe_intermediate_size = 16 }, { num_local_experts = 6 }
+for _, case in ipairs({
+   { "Qwen3-MoE, 6 experts over ep 4", small("qwen3_moe", uneven), { { "dp", 2 }, { "tp", 2 } }, { { "ep", 4 } } },
+   { "Qwen3-MoE, 6 packed experts over ep 4", small("qwen3_moe", uneven, { experts = "packed" }), { { "tp", 4 } }, { { "ep", 4 } } },
+   { "Qwen3-MoE, packed experts", small("qwen3_moe", uneven, { experts = "packed" }), { { "tp", 8 } } },
+   { "Qwen3-MoE, experts.routed_experts", small("qwen3_moe", uneven, { live_experts = "experts.routed_experts" }), { { "tp", 2 } } },
+   { "Qwen3-MoE, some layers dense, two stages", small("qwen3_moe", { num_experts = 6, moe_intermediate_size = 16,
+      mlp_only_layers = { 1 } }), { { "pp", 2 }, { "tp", 2 } }, { { "pp", 2 }, { "ep", 2 } } },
+   { "Mixtral, 6 experts over ep 4", small("mixtral", one_by_one), { { "dp", 2 }, { "tp", 2 } }, { { "ep", 4 } } },
+   { "Mixtral, packed as transformers 5 has it", small("mixtral", one_by_one, { experts = "packed" }), { { "tp", 4 } } },
+   { "Mixtral, experts.routed_experts", small("mixtral", one_by_one, { live_experts = "experts.routed_experts" }), { { "tp", 2 } } },
+   { "Llama, every bias", small("llama", { attention_bias = true, mlp_bias = true }), { { "tp", 4 } } },
+   { "Qwen2.5, untied, tp 8", small("qwen2"), { { "tp", 8 } } },
+   { "Qwen3, biased", small("qwen3", BIASED), { { "tp", 4 } } },
+   { "Gemma 2, biased", small("gemma2", BIASED), { { "tp", 4 } } },
+   { "Gemma 3, three stages", small("gemma3"), { { "pp", 3 }, { "tp", 4 } } },
+   { "Gemma 3, multimodal, names of the module", small("gemma3", { vision_config = vision }), { { "tp", 8 } } },
+   { "Gemma 3, multimodal, two stages", small("gemma3", { vision_config = vision }), { { "pp", 2 }, { "tp", 2 } } },
+   { "Gemma 3, multimodal, names of the files", small("gemma3", { vision_config = vision }, { naming = "hub" }), { { "tp", 2 } } },
+   { "Gemma 3, multimodal, a checkpoint with more rows than the vocabulary", small("gemma3", { vision_config = vision,
+      vocab_size = 200, checkpoint_vocab_size = 264 }), { { "tp", 4 } } },
+   { "Phi-3, fewer KV heads than tp, tied", small("phi3", TIED), { { "tp", 8 } } },
+}) do
+   add(case[1], case[2], { mesh = case[3], expert_mesh = case[4] })
+end
+
+-- A tied head is announced or not, on one stage and on several.
+for _, family in ipairs({ "llama", "qwen2", "qwen3_moe", "mixtral", "gemma2", "gemma3", "phi3" }) do
+   for _, stages in ipairs({ 1, 2, 3 }) do
+      for _, announced in ipairs({ true, false }) do
+         local changes = { tie_word_embeddings = true, announce_tied = announced, num_local_experts = family == "mixtral" and 4 or nil }
+         if family == "qwen3_moe" then
+            changes.num_experts, changes.moe_intermediate_size = 4, 16
+         end
+         add(("%s, a tied head on %d stages, %s"):format(family, stages, announced and "announced" or "not announced"),
+            small(family, changes), { mesh = dense_mesh(stages, 4) }, { aliases = announced and 1 or 0 })
+      end
+   end
 end
 
 describe("the family file lands everything in place:", function()

@@ -1,4 +1,5 @@
-/* description.c: whether a description speaks of every live byte exactly once. Owns its list of boxes for one tensor. */
+/* description.c: whether a description speaks of every live byte exactly once, save of tensors that it calls unsourced, of which
+ * it must not speak. Owns its list of boxes for one tensor. */
 #include "cli/verify.h"
 
 #include <stdio.h>
@@ -104,7 +105,10 @@ static sluice_status check_boxes(const slc_job *job, const slc_served *served, b
             if (meet(&boxes[i], &boxes[j], served->ndim))
                 return meets(job, served, &boxes[i], &boxes[j], error);
     int64_t bytes = elements * served->dtype->bytes;
-    if (bytes != served->bytes)
+    if (served->unsourced && count > 0)
+        return slc_fail(error, SLUICE_INVALID, "description",
+                        "live \"%s\": it is unsourced, yet the description says what lies in it", served->name);
+    if (!served->unsourced && bytes != served->bytes)
         return slc_fail(error, SLUICE_INVALID, "description",
                         "live \"%s\": it speaks of %lld of %lld bytes, it must speak of each", served->name, (long long)bytes,
                         (long long)served->bytes);

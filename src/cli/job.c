@@ -291,6 +291,7 @@ static sluice_status read_live(lua_State *L, int index, slc_job *job, sluice_err
                              &served->bytes, error);
         if (status == SLUICE_OK) {
             served->attributes = read_text(L, item, "attributes", &job->arena);
+            served->unsourced = read_flag(L, item, "unsourced");
             status = read_boxes(L, item, job, served, error);
         }
         lua_pop(L, 1);

@@ -52,13 +52,14 @@ typedef struct slc_served {
     size_t ncontents, nzeros;
     slc_content *content;
     slc_zero *zero;
+    bool unsourced; /* the trainer brings nothing for it: it keeps what it has, and has no contents and no zeros */
     unsigned char *data; /* filled in by who allocates */
 } slc_served;
 
 typedef struct slc_job {
     int32_t rank, trainers, workers;
     size_t nparams;
-    slc_job_param *param;    /* in transfer order */
+    slc_job_param *param; /* in transfer order */
     slc_job_param **by_name; /* the same, sorted */
     size_t nserved;
     slc_served *served; /* empty on a trainer */
@@ -89,7 +90,10 @@ sluice_status slc_job_read(struct lua_State *L, int index, slc_job *job, sluice_
 void slc_job_clear(slc_job *job);
 
 /* Trainers come first. */
-static inline bool slc_job_is_worker(const slc_job *job) { return job->rank >= job->trainers; }
+static inline bool slc_job_is_worker(const slc_job *job)
+{
+    return job->rank >= job->trainers;
+}
 
 /* Index of the parameter of that name; SIZE_MAX where there is none. */
 size_t slc_job_find(const slc_job *job, const char *name);

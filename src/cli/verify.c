@@ -148,11 +148,29 @@ static void check_zero(check *c, const slc_zero *zero)
     }
 }
 
+/* Nothing may have written where the trainer brings nothing. */
+static void check_untouched(check *c)
+{
+    const slc_served *served = c->served;
+    int64_t at = 0;
+    while (at < served->bytes && served->data[at] == SLC_POISON)
+        at++;
+    c->checked += (uint64_t)served->bytes;
+    if (at == served->bytes || c->tensors++ > 0)
+        return;
+    char where[160];
+    unravel(at / served->dtype->bytes, served->ndim, served->shape, where, sizeof where);
+    slc_fail(c->error, SLUICE_INTERNAL, "verify", "update %llu: \"%s\" %s was written, yet no parameter belongs there",
+             (unsigned long long)c->update, served->name, where);
+}
+
 static sluice_status check_served(check *c)
 {
     const slc_served *served = c->served;
     uint64_t before = c->checked;
     c->differs = false;
+    if (served->unsourced)
+        check_untouched(c);
     for (size_t i = 0; i < served->ncontents; i++) {
         const slc_content *content = &served->content[i];
         const slc_job_param *param = &c->job->param[content->param];

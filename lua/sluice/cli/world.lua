@@ -146,7 +146,7 @@ local function live_of(description, worker)
       end
       list[i] = {
          name = live.name, dtype = live.dtype, shape = live.shape, contents = live.contents, zero = live.zero,
-         attributes = attributes and known[attributes],
+         attributes = attributes and known[attributes], unsourced = live.unsourced,
       }
    end
    return list

@@ -16,17 +16,19 @@ local integers = {
    num_attention_heads = MAX_HEADS, num_key_value_heads = MAX_HEADS, head_dim = MAX_HEADS, vocab_size = 2 ^ 31 - 1,
    num_experts = MAX_EXPERTS, moe_intermediate_size = MAX_EXTENT, decoder_sparse_step = MAX_LAYERS,
    max_position_embeddings = MAX_EXTENT, type_vocab_size = MAX_EXTENT,
+   num_local_experts = MAX_EXPERTS, checkpoint_vocab_size = 2 ^ 31 - 1,
 }
 local may_be_zero = {}
-local booleans = { tie_word_embeddings = true, announce_tied = true, attention_bias = true }
+local booleans = { tie_word_embeddings = true, announce_tied = true, attention_bias = true, mlp_bias = true }
 
 -- Choices of a deployment that no published configuration makes; a family names those that it has. The first is the default.
 local choices = {
    experts = { "single", "packed" },
    live_experts = { "experts", "experts.routed_experts" },
+   naming = { "module", "hub", "text" }, -- whose names a multimodal trainer has; "text": it has the language model alone
 }
 
-local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts" }
+local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts", "naming" }
 local dtypes = { "bfloat16", "float16", "float32" }
 
 local function sorted_keys(set)
@@ -84,9 +86,43 @@ local function base_of(model, family)
    return base, name
 end
 
+-- The keys that a deployment gives. A multimodal config.json has the language model's one level deeper, in text_config.
+local function given_keys(model, family)
+   local given = model.config or {}
+   if not family.vision or type(given) ~= "table" or given.text_config == nil then
+      return check.keys(given, "model.config", family.keys)
+   end
+   local flat = {}
+   for key, value in pairs(check.keys(given.text_config, "model.config.text_config", family.keys)) do
+      flat[key] = value
+   end
+   for key, value in pairs(given) do
+      if key ~= "text_config" then
+         flat[key] = value
+      end
+   end
+   return check.keys(flat, "model.config", family.keys)
+end
+
+-- The vision tower's keys, all of them sizes: what is given, over the size's.
+local function vision_of(given, base, family, family_name)
+   local vision, path = {}, "model.config.vision_config"
+   check.keys(given or {}, path, family.vision)
+   for _, key in ipairs(family.vision) do
+      local value = given and given[key] or base and base[key]
+      if value == nil then
+         check.fail("%s.%s is missing: the family %s needs it", path, key, family_name)
+      end
+      vision[key] = check.integer(value, path .. "." .. key, 1, MAX_EXTENT)
+   end
+   return vision
+end
+
 local function merge(model, family, family_name)
    local base, size = base_of(model, family)
-   local given = check.keys(model.config or {}, "model.config", family.keys)
+   local given = given_keys(model, family)
+   local vision = family.vision and (given.vision_config or base.vision_config) and
+      vision_of(given.vision_config, base.vision_config, family, family_name)
    for _, key in ipairs(family.keys) do
       if given[key] ~= nil then
          base[key] = given[key]
@@ -99,10 +135,11 @@ local function merge(model, family, family_name)
    end
    local layers = value_of("num_hidden_layers", base.num_hidden_layers)
    for _, key in ipairs(family.keys) do
-      if base[key] ~= nil then
+      if base[key] ~= nil and key ~= "vision_config" then
          base[key] = value_of(key, base[key], layers)
       end
    end
+   base.vision_config = vision or nil
    return base, size
 end
 
@@ -129,7 +166,7 @@ local function choose(model, family, name, resolved)
 end
 
 --- Checks the `model` part of a deployment against the families and fills in every number. Fails through check.
--- @return the configuration: the published keys, and family, dtype, title, all_layers and the choices (experts, live_experts)
+-- @return the configuration: the published keys, and family, architecture, dtype, title, all_layers and the choices
 function config.resolve(model, families)
    check.keys(model, "model", model_keys)
    if model.size ~= nil then
@@ -148,6 +185,7 @@ function config.resolve(model, families)
       check.text(model.checkpoint, "model.checkpoint", 4096)
    end
    choose(model, family, name, resolved)
+   resolved.architecture = family.architecture
    resolved.title = title_of({ family = name, layers = model.layers }, resolved, size)
    family.complete(resolved)
    return resolved

@@ -1,17 +1,16 @@
---- The decoder that the Llama and Qwen3 families share: its parameters as a checkpoint names them, and what a worker holds.
--- A family says what it adds: qk_norm, experts.
+--- The decoder that Llama and most families after it share: its parameters as a checkpoint names them, and what a worker
+-- holds. A family says in its form what it has otherwise (decoder.family).
 
 local check = require "sluice.models.check"
 local serving = require "sluice.models.serving"
 
 local decoder = {}
 
-local dense_keys = {
+local keys = {
    "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-   "vocab_size", "tie_word_embeddings", "announce_tied", "attention_bias",
+   "vocab_size", "tie_word_embeddings", "announce_tied",
 }
-local expert_keys = { "num_experts", "moe_intermediate_size", "mlp_only_layers", "decoder_sparse_step" }
-local dense_required = {
+local required = {
    "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size",
 }
 
@@ -23,8 +22,34 @@ local function joined(a, b)
    return all
 end
 
+local function check_tied(config, form)
+   if config.tie_word_embeddings == nil then
+      config.tie_word_embeddings = form.tied or false
+   elseif form.tied and not config.tie_word_embeddings then
+      check.fail("model.config.tie_word_embeddings (false) must be true: %s has no head of its own", form.architecture)
+   end
+   if config.announce_tied and not config.tie_word_embeddings then
+      check.fail("model.config.announce_tied (true) is for tie_word_embeddings = true")
+   end
+end
+
+local function complete_experts(config, form)
+   if form.experts then
+      config.num_experts, config.moe_intermediate_size = config[form.experts.count], config[form.experts.width]
+   end
+   local dense = {}
+   for _, layer in ipairs(config.mlp_only_layers or {}) do
+      dense[layer] = true
+   end
+   local step = config.decoder_sparse_step or 1
+   --- Whether a layer has experts in place of one MLP.
+   function config.is_sparse(layer)
+      return form.experts ~= nil and not dense[layer] and (layer + 1) % step == 0
+   end
+end
+
 -- Fills in what a published configuration may leave out, and checks what no serving host could hold.
-local function complete(config)
+local function complete(config, form)
    if config.head_dim == nil then
       if config.hidden_size % config.num_attention_heads ~= 0 then
          check.fail("model.config.hidden_size (%d) must divide by num_attention_heads (%d) where head_dim is not given",
@@ -36,22 +61,12 @@ local function complete(config)
       check.fail("model.config.num_attention_heads (%d) must divide by num_key_value_heads (%d)",
          config.num_attention_heads, config.num_key_value_heads)
    end
-   if config.announce_tied and not config.tie_word_embeddings then
-      check.fail("model.config.announce_tied (true) is for tie_word_embeddings = true")
-   end
-   local dense = {}
-   for _, layer in ipairs(config.mlp_only_layers or {}) do
-      dense[layer] = true
-   end
-   local step = config.decoder_sparse_step or 1
-   --- Whether a layer has experts in place of one MLP.
-   function config.is_sparse(layer)
-      return config.num_experts ~= nil and not dense[layer] and (layer + 1) % step == 0
-   end
+   check_tied(config, form)
+   complete_experts(config, form)
 end
 
 -- What the workers' meshes ask of the sizes.
-local function check_workers(config, part)
+local function check_workers(config, part, form)
    local sizes = serving.sizes(part)
    local tp, kv_heads = sizes.tp, config.num_key_value_heads
    serving.check_divides(config, "num_attention_heads", tp, "tp")
@@ -59,30 +74,61 @@ local function check_workers(config, part)
       check.fail("model.config.num_key_value_heads (%d) must divide by the workers' tp (%d), or tp by it", kv_heads, tp)
    end
    serving.check_divides(config, "intermediate_size", tp, "tp")
-   if config.num_experts then
-      serving.check_divides(config, "moe_intermediate_size", sizes.moe_tp, "expert tp")
+   if form.experts then
+      serving.check_divides(config, form.experts.width, sizes.moe_tp, "expert tp")
    end
-   serving.check_whole(config, sizes)
+   serving.check_whole(config, sizes, form.experts and form.experts.count)
 end
 
-local function add_attention(add, config, prefix, layer, shapes, qk_norm)
-   add(prefix .. "q_proj.weight", shapes.q, "column", layer)
-   add(prefix .. "k_proj.weight", shapes.kv, "column", layer)
-   add(prefix .. "v_proj.weight", shapes.kv, "column", layer)
+local function has_bias(config, form)
+   return form.qkv_bias or config.attention_bias
+end
+
+local function add_attention(add, config, prefix, layer, shapes, form)
+   if form.fused then
+      add(prefix .. "qkv_proj.weight", shapes.qkv, "column", layer)
+   else
+      add(prefix .. "q_proj.weight", shapes.q, "column", layer)
+      add(prefix .. "k_proj.weight", shapes.kv, "column", layer)
+      add(prefix .. "v_proj.weight", shapes.kv, "column", layer)
+   end
    add(prefix .. "o_proj.weight", shapes.o, "row", layer)
-   if config.attention_bias then
+   if has_bias(config, form) then
       add(prefix .. "q_proj.bias", shapes.q_bias, "column", layer)
       add(prefix .. "k_proj.bias", shapes.kv_bias, "column", layer)
       add(prefix .. "v_proj.bias", shapes.kv_bias, "column", layer)
+   end
+   if config.attention_bias then
       add(prefix .. "o_proj.bias", shapes.hidden, "replicated", layer)
    end
-   if qk_norm then
+   if form.qk_norm then
       add(prefix .. "q_norm.weight", shapes.head, "replicated", layer)
       add(prefix .. "k_norm.weight", shapes.head, "replicated", layer)
    end
 end
 
-local function add_experts(add, config, prefix, layer, shapes)
+local function add_mlp(add, config, prefix, layer, shapes, form)
+   if form.fused then
+      add(prefix .. "gate_up_proj.weight", shapes.gate_up, "column", layer)
+   else
+      add(prefix .. "gate_proj.weight", shapes.up, "column", layer)
+      add(prefix .. "up_proj.weight", shapes.up, "column", layer)
+   end
+   add(prefix .. "down_proj.weight", shapes.down, "row", layer)
+   if config.mlp_bias then
+      add(prefix .. "gate_proj.bias", shapes.up_bias, "column", layer)
+      add(prefix .. "up_proj.bias", shapes.up_bias, "column", layer)
+      add(prefix .. "down_proj.bias", shapes.hidden, "replicated", layer)
+   end
+end
+
+-- Where a layer's experts and their router are named, in the checkpoint.
+local function expert_prefix(config, layer, form)
+   return ("model.layers.%d.%s."):format(layer, config.experts == "packed" and form.experts.packed_block or form.experts.block)
+end
+
+local function add_experts(add, config, layer, shapes, form)
+   local prefix, parts = expert_prefix(config, layer, form), form.experts.parts
    add(prefix .. "gate.weight", shapes.router, "replicated", layer)
    if config.experts == "packed" then
       add.packed(prefix .. "experts.gate_up_proj", shapes.packed_up, "packed_column", layer)
@@ -90,21 +136,22 @@ local function add_experts(add, config, prefix, layer, shapes)
       return
    end
    for expert = 0, config.num_experts - 1 do
-      local name = prefix .. "experts." .. expert
-      add.expert(name .. ".gate_proj.weight", shapes.expert_up, "column", layer, expert)
-      add.expert(name .. ".up_proj.weight", shapes.expert_up, "column", layer, expert)
-      add.expert(name .. ".down_proj.weight", shapes.expert_down, "row", layer, expert)
+      local name = prefix .. "experts." .. expert .. "."
+      add.expert(name .. parts.gate, shapes.expert_up, "column", layer, expert)
+      add.expert(name .. parts.up, shapes.expert_up, "column", layer, expert)
+      add.expert(name .. parts.down, shapes.expert_down, "row", layer, expert)
    end
 end
 
 local function shapes_of(config)
    local hidden, d = config.hidden_size, config.head_dim
    local q, kv = config.num_attention_heads * d, config.num_key_value_heads * d
-   local im, experts = config.moe_intermediate_size, config.num_experts
+   local wide, im, experts = config.intermediate_size, config.moe_intermediate_size, config.num_experts
    return {
       hidden = { hidden }, head = { d },
-      q = { q, hidden }, kv = { kv, hidden }, o = { hidden, q }, q_bias = { q }, kv_bias = { kv },
-      up = { config.intermediate_size, hidden }, down = { hidden, config.intermediate_size },
+      q = { q, hidden }, kv = { kv, hidden }, o = { hidden, q }, qkv = { q + 2 * kv, hidden },
+      q_bias = { q }, kv_bias = { kv }, up_bias = { wide },
+      up = { wide, hidden }, down = { hidden, wide }, gate_up = { 2 * wide, hidden },
       router = experts and { experts, hidden },
       expert_up = experts and { im, hidden }, expert_down = experts and { hidden, im },
       packed_up = experts and { experts, 2 * im, hidden }, packed_down = experts and { experts, hidden, im },
@@ -113,7 +160,8 @@ end
 
 --- The checkpoint's parameters, in the order of the model's definition; add_layer(prefix, layer) adds those of one layer.
 function decoder.params(config, add, add_layer)
-   local vocabulary, hidden = { config.vocab_size, config.hidden_size }, { config.hidden_size }
+   local hidden = { config.hidden_size }
+   local vocabulary = { config.checkpoint_vocab_size or config.vocab_size, config.hidden_size }
    add("model.embed_tokens.weight", vocabulary, "column", "first")
    for layer = 0, config.num_hidden_layers - 1 do
       add_layer(("model.layers.%d."):format(layer), layer)
@@ -124,23 +172,22 @@ function decoder.params(config, add, add_layer)
    end
 end
 
-local function params(config, add, qk_norm)
+local function params(config, add, form)
    local shapes = shapes_of(config)
    decoder.params(config, add, function(prefix, layer)
-      add_attention(add, config, prefix .. "self_attn.", layer, shapes, qk_norm)
+      add_attention(add, config, prefix .. "self_attn.", layer, shapes, form)
       if config.is_sparse(layer) then
-         add_experts(add, config, prefix .. "mlp.", layer, shapes)
+         add_experts(add, config, layer, shapes, form)
       else
-         add(prefix .. "mlp.gate_proj.weight", shapes.up, "column", layer)
-         add(prefix .. "mlp.up_proj.weight", shapes.up, "column", layer)
-         add(prefix .. "mlp.down_proj.weight", shapes.down, "row", layer)
+         add_mlp(add, config, prefix .. "mlp.", layer, shapes, form)
       end
-      add(prefix .. "input_layernorm.weight", shapes.hidden, "replicated", layer)
-      add(prefix .. "post_attention_layernorm.weight", shapes.hidden, "replicated", layer)
+      for _, norm in ipairs(form.norms) do
+         add(prefix .. norm .. ".weight", shapes.hidden, "replicated", layer)
+      end
    end)
 end
 
-local function names(prefix, parts, suffix)
+local function named(prefix, parts, suffix)
    local list = {}
    for i, part in ipairs(parts) do
       list[i] = prefix .. part .. suffix
@@ -148,31 +195,62 @@ local function names(prefix, parts, suffix)
    return list
 end
 
-local function live_attention(worker, config, prefix, shapes, qk_norm)
+-- What a fused live tensor is made of: tensors of their own, or rows of one that is fused in the checkpoint, too.
+local function sources_of(prefix, parts, fused, rows, form)
+   local list = named(prefix, parts, "_proj.weight")
+   for i = 1, form.fused and #parts or 0 do
+      list[i] = { prefix .. fused .. "_proj.weight", rows[i] }
+   end
+   return list
+end
+
+local QKV, GATE_UP = { "q", "k", "v" }, { "gate", "up" }
+
+local function live_attention(worker, config, prefix, shapes, form)
    local heads, kv_heads, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-   local parts = { "q_proj.", "k_proj.", "v_proj." }
-   worker:qkv(prefix .. "qkv_proj.weight", names(prefix, parts, "weight"), heads, kv_heads, d, shapes.hidden)
+   local sources = sources_of(prefix, QKV, "qkv", { 0, shapes.q[1], shapes.q[1] + shapes.kv[1] }, form)
+   worker:qkv(prefix .. "qkv_proj.weight", sources, heads, kv_heads, d, shapes.hidden)
    worker:part(prefix .. "o_proj.weight", shapes.o, 1)
+   if has_bias(config, form) then
+      worker:qkv(prefix .. "qkv_proj.bias", named(prefix, QKV, "_proj.bias"), heads, kv_heads, d, {})
+   end
    if config.attention_bias then
-      worker:qkv(prefix .. "qkv_proj.bias", names(prefix, parts, "bias"), heads, kv_heads, d, {})
       worker:whole(prefix .. "o_proj.bias", shapes.hidden, "replicated")
    end
-   if qk_norm then
+   if form.qk_norm then
       worker:whole(prefix .. "q_norm.weight", shapes.head)
       worker:whole(prefix .. "k_norm.weight", shapes.head)
    end
 end
 
+local function live_mlp(worker, config, prefix, shapes, form)
+   local sources = sources_of(prefix, GATE_UP, "gate_up", { 0, config.intermediate_size }, form)
+   worker:merged(prefix .. "gate_up_proj.weight", sources, shapes.up, "merged_column")
+   worker:part(prefix .. "down_proj.weight", shapes.down, 1)
+   if config.mlp_bias then
+      worker:merged(prefix .. "gate_up_proj.bias", named(prefix, GATE_UP, "_proj.bias"), shapes.up_bias, "merged_column")
+      worker:whole(prefix .. "down_proj.bias", shapes.hidden, "replicated")
+   end
+end
+
+local function live_experts(worker, config, layer, shapes, form)
+   local base = expert_prefix(config, layer, form)
+   local live = ("model.layers.%d.%s."):format(layer, form.experts.block)
+   worker:whole(live .. "gate.weight", shapes.router, "replicated", nil, base .. "gate.weight")
+   worker:experts(base .. "experts", live .. config.live_experts, config.moe_intermediate_size, config.hidden_size,
+      config.experts == "packed", form.experts.parts)
+end
+
 --- What one worker holds; live_layer(prefix, layer) adds what it holds of one layer. A tied head is the embedding itself, which
--- the last stage then holds, too.
-function decoder.live(config, worker, live_layer)
-   if worker.is_first or (worker.is_last and config.tie_word_embeddings) then
+-- the last stage then holds, too. every_stage: each pipeline stage has what stands around the layers.
+function decoder.live(config, worker, live_layer, every_stage)
+   if worker.is_first or every_stage or (worker.is_last and config.tie_word_embeddings) then
       worker:vocabulary("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
    end
    for layer = worker.first_layer, worker.last_layer do
       live_layer(("model.layers.%d."):format(layer), layer)
    end
-   if worker.is_last then
+   if worker.is_last or every_stage then
       worker:whole("model.norm.weight", { config.hidden_size })
       if not config.tie_word_embeddings then
          worker:vocabulary("lm_head.weight", config.vocab_size, config.hidden_size)
@@ -180,22 +258,19 @@ function decoder.live(config, worker, live_layer)
    end
 end
 
-local function live(config, worker, qk_norm)
-   local shapes, hidden = shapes_of(config), config.hidden_size
+local function live(config, worker, form)
+   local shapes = shapes_of(config)
    decoder.live(config, worker, function(prefix, layer)
-      live_attention(worker, config, prefix .. "self_attn.", shapes, qk_norm)
+      live_attention(worker, config, prefix .. "self_attn.", shapes, form)
       if config.is_sparse(layer) then
-         worker:whole(prefix .. "mlp.gate.weight", shapes.router, "replicated")
-         worker:experts(prefix .. "mlp.experts", prefix .. "mlp." .. config.live_experts, config.moe_intermediate_size, hidden,
-            config.experts == "packed")
+         live_experts(worker, config, layer, shapes, form)
       else
-         worker:merged(prefix .. "mlp.gate_up_proj.weight", names(prefix .. "mlp.", { "gate_proj.", "up_proj." }, "weight"),
-            shapes.up, "merged_column")
-         worker:part(prefix .. "mlp.down_proj.weight", shapes.down, 1)
+         live_mlp(worker, config, prefix .. "mlp.", shapes, form)
       end
-      worker:whole(prefix .. "input_layernorm.weight", shapes.hidden)
-      worker:whole(prefix .. "post_attention_layernorm.weight", shapes.hidden)
-   end)
+      for _, norm in ipairs(form.norms) do
+         worker:whole(prefix .. norm .. ".weight", shapes.hidden)
+      end
+   end, form.every_stage)
 end
 
 --- What a checkpoint decides by holding a tensor or not.
@@ -203,18 +278,34 @@ function decoder.settle(config, holds)
    config.announce_tied = config.tie_word_embeddings and holds["lm_head.weight"] or false
 end
 
---- A family made of this decoder. options: architecture, qk_norm, experts.
-function decoder.family(options)
+--- A layer's norms where attention and MLP each stand between two.
+decoder.four_norms = { "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm" }
+
+local defaults = { norms = { "input_layernorm", "post_attention_layernorm" } }
+
+--- A family made of this decoder. Keys of form:
+--
+-- - architecture: as config.json has it
+-- - keys, required: keys of config.json that only this family has, and those of them that must be given
+-- - tied: the head is always the embedding
+-- - qkv_bias: q, k and v have a bias, o has none (attention_bias in the configuration gives one to all four)
+-- - qk_norm: there are norms over each head of q and k
+-- - norms: the names of a layer's norms
+-- - fused: q, k, v and gate, up are fused in the checkpoint, too
+-- - every_stage: each pipeline stage of the host has the embedding, the last norm and the head
+-- - experts: { count =, width = (keys of config.json), block =, packed_block = (where a layer has them), parts = { gate =,
+--   up =, down = } (names of one expert's matrices) }
+function decoder.family(form)
+   setmetatable(form, { __index = defaults })
    return {
-      architecture = options.architecture, dtype = "bfloat16",
-      choices = options.experts and { "experts", "live_experts" } or nil,
+      architecture = form.architecture, dtype = "bfloat16", choices = form.experts and { "experts", "live_experts" } or nil,
       layer_pattern = "^model%.layers%.(%d+)%.",
-      keys = options.experts and joined(dense_keys, expert_keys) or dense_keys,
-      required = options.experts and joined(dense_required, { "num_experts", "moe_intermediate_size" }) or dense_required,
-      complete = complete, check_workers = check_workers,
+      keys = joined(keys, form.keys or {}), required = joined(required, form.required or {}),
+      complete = function(config) return complete(config, form) end,
+      check_workers = function(config, part) return check_workers(config, part, form) end,
       settle = decoder.settle,
-      params = function(config, add) return params(config, add, options.qk_norm) end,
-      live = function(config, worker) return live(config, worker, options.qk_norm) end,
+      params = function(config, add) return params(config, add, form) end,
+      live = function(config, worker) return live(config, worker, form) end,
    }
 end
 

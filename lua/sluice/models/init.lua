@@ -10,6 +10,7 @@
 local check = require "sluice.models.check"
 local configuration = require "sluice.models.config"
 local mesh = require "sluice.models.mesh"
+local names = require "sluice.models.names"
 local serving = require "sluice.models.serving"
 local tensors = require "sluice.models.tensors"
 local trainer_layout = require "sluice.models.trainer"
@@ -18,8 +19,14 @@ local models = {}
 
 models.families = {
    llama = require "sluice.models.llama",
+   mistral = require "sluice.models.mistral",
+   qwen2 = require "sluice.models.qwen2",
    qwen3 = require "sluice.models.qwen3",
    qwen3_moe = require "sluice.models.qwen3_moe",
+   mixtral = require "sluice.models.mixtral",
+   gemma2 = require "sluice.models.gemma2",
+   gemma3 = require "sluice.models.gemma3",
+   phi3 = require "sluice.models.phi3",
    bert = require "sluice.models.bert",
 }
 
@@ -29,16 +36,21 @@ function models.config(model)
    return check.try(configuration.resolve, model, models.families)
 end
 
+-- What the checkpoint and the host call otherwise than the family does.
+local function prefixes_of(family, config)
+   return family.prefixes and family.prefixes(config) or { checkpoint = {}, live = {} }
+end
+
 -- The parameters in transfer order. `add(name, shape, kind, layer[, dtype])` is what families call.
 local function params_of(family, config, trainer)
    local layout = trainer_layout.new(trainer, config.num_hidden_layers, config.num_experts or 0)
-   local list = {}
+   local list, prefixes = {}, prefixes_of(family, config).checkpoint
    local function append(name, shape, dtype, mesh_name, placements)
       if #list >= configuration.MAX_PARAMS then
          check.fail("model has more than %d parameters", configuration.MAX_PARAMS)
       end
       list[#list + 1] = {
-         name = name, dtype = dtype or config.dtype, shape = shape, src_mesh = mesh_name, src_placements = placements,
+         name = names.renamed(prefixes, name), dtype = dtype or config.dtype, shape = shape, src_mesh = mesh_name, src_placements = placements,
       }
    end
    local add = setmetatable({
@@ -69,7 +81,7 @@ end
 local function host_of(family, config, worker)
    local sizes = serving.sizes(worker)
    local host = {
-      architecture = family.architecture, pipeline_parallel_size = sizes.pp, tensor_parallel_size = sizes.tp,
+      architecture = config.architecture, pipeline_parallel_size = sizes.pp, tensor_parallel_size = sizes.tp,
       expert_parallel_size = sizes.ep, moe_tensor_parallel_size = config.num_experts and sizes.moe_tp or nil,
       pipeline_layers = serving.partition(config.num_hidden_layers, sizes.pp),
       num_hidden_layers = config.num_hidden_layers, num_attention_heads = config.num_attention_heads,
@@ -104,7 +116,7 @@ local function describe(deployment, list)
    if list then
       tensors.match(params, list, config, family.layer_pattern)
    end
-   local workers = mesh.ranks(worker.mesh)
+   local workers, prefixes = mesh.ranks(worker.mesh), prefixes_of(family, config)
    return {
       title = config.title, config = config, host = host_of(family, config, worker), params = params,
       src_meshes = meshes_of(deployment.trainer), dst_meshes = meshes_of(worker),
@@ -112,7 +124,7 @@ local function describe(deployment, list)
          if type(rank) ~= "number" or rank % 1 ~= 0 or rank < 0 or rank >= workers then
             error(("live: worker (%s) must be an integer from 0 to %d"):format(check.shown(rank), workers - 1), 2)
          end
-         local held = serving.new(worker, config, rank)
+         local held = serving.new(worker, config, rank, prefixes)
          family.live(config, held)
          return held.list
       end,

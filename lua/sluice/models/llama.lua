@@ -1,3 +1,5 @@
---- Llama-3 and what is built like it.
+--- Llama 2 and 3.
 
-return require("sluice.models.decoder").family({ architecture = "LlamaForCausalLM" })
+return require("sluice.models.decoder").family({
+   architecture = "LlamaForCausalLM", keys = { "attention_bias", "mlp_bias" },
+})

@@ -3,6 +3,7 @@
 
 local check = require "sluice.models.check"
 local mesh = require "sluice.models.mesh"
+local names = require "sluice.models.names"
 
 local serving = {}
 serving.__index = serving
@@ -63,23 +64,26 @@ function serving.check_divides(config, key, size, name)
    end
 end
 
---- Fails unless every worker gets a part of the padded vocabulary, of the layers and of the experts.
-function serving.check_whole(config, sizes)
+--- Fails unless every worker gets a part of the padded vocabulary, of the layers and of the experts, whose number the
+-- configuration's key `count_key` says (num_experts where it is left out).
+function serving.check_whole(config, sizes, count_key)
    local padded = serving.padded(config.vocab_size)
    if padded % sizes.tp ~= 0 then
       check.fail("model.config.vocab_size (%d, padded to %d) must divide by the workers' tp (%d) after padding",
          config.vocab_size, padded, sizes.tp)
    end
    if config.num_experts and sizes.ep and sizes.ep > config.num_experts then
-      check.fail("model.config.num_experts (%d) must be at least the workers' ep (%d)", config.num_experts, sizes.ep)
+      check.fail("model.config.%s (%d) must be at least the workers' ep (%d)", count_key or "num_experts", config.num_experts,
+         sizes.ep)
    end
    if sizes.pp > config.num_hidden_layers then
       check.fail("%d layers must be at least the workers' pp (%d)", config.num_hidden_layers, sizes.pp)
    end
 end
 
---- The geometry of worker `rank` (0-based among the workers). config: the model's configuration.
-function serving.new(part, config, rank)
+--- The geometry of worker `rank` (0-based among the workers). config: the model's configuration; prefixes: what its
+-- checkpoint and its host call otherwise than the family, { checkpoint =, live = }.
+function serving.new(part, config, rank, prefixes)
    local sizes = serving.sizes(part)
    local expert = part.expert_mesh or part.mesh
    local stage = mesh.coordinate(part.mesh, rank, "pp")
@@ -92,7 +96,7 @@ function serving.new(part, config, rank)
       moe_r = sizes.ep and 0 or mesh.coordinate(expert, rank, "tp"),
       is_first = stage == 0, is_last = stage == sizes.pp - 1,
       first_layer = first_layer, last_layer = first_layer + counts[stage + 1] - 1,
-      dtype = config.dtype, list = {}, attributes = {},
+      dtype = config.dtype, list = {}, attributes = {}, prefixes = prefixes, unsourced = false,
    }, serving)
    if config.num_experts then
       self.first_expert, self.local_experts =
@@ -121,12 +125,20 @@ local function attributes(self, loader, ndim)
    return found
 end
 
---- Adds one live tensor. loader: what its host declares, or nil for none.
+--- Adds one live tensor. loader: what its host declares, or nil for none. While `unsourced` holds, tensors keep what they
+-- have: the trainer brings nothing for them.
 function serving:add(name, shape, loader, contents, zero, dtype)
-   self.list[#self.list + 1] = {
-      name = name, dtype = dtype or self.dtype, shape = shape, attributes = loader and attributes(self, loader, #shape) or nil,
-      contents = contents, zero = zero or {},
+   local live = {
+      name = names.renamed(self.prefixes.live, name), dtype = dtype or self.dtype, shape = shape,
+      attributes = loader and attributes(self, loader, #shape) or nil,
+      contents = self.unsourced and {} or contents, zero = not self.unsourced and zero or {}, unsourced = self.unsourced or nil,
    }
+   for _, list in ipairs({ live.contents, live.zero }) do
+      for _, box in ipairs(list) do
+         box.source = names.renamed(self.prefixes.checkpoint, box.source)
+      end
+   end
+   self.list[#self.list + 1] = live
 end
 
 -- `shape` with `extent` in its dim `dim` (0-based).
@@ -146,9 +158,9 @@ local function strip(source, shape, dim, start, count, offset)
    return { source = source, from = from, extent = resized(shape, dim, count), at = at, dims = dims }
 end
 
---- The whole tensor on every worker.
-function serving:whole(name, shape, loader, dtype)
-   self:add(name, shape, loader, { strip(name, shape, 0, 0, shape[1], 0) }, nil, dtype)
+--- The whole tensor on every worker. source: what the checkpoint calls it, where that is another name.
+function serving:whole(name, shape, loader, dtype, source)
+   self:add(name, shape, loader, { strip(source or name, shape, 0, 0, shape[1], 0) }, nil, dtype)
 end
 
 --- One part of `tp` along `dim`; dim 0 is a column-parallel layer, dim 1 a row-parallel one.
@@ -158,11 +170,20 @@ function serving:part(name, shape, dim, dtype)
    self:add(name, resized(shape, dim, count), dim == 0 and "column" or "row", contents, nil, dtype)
 end
 
+-- A source is a name, or { name, row } for rows from there on of a checkpoint's tensor that is fused, too.
+local function rows_of(source, shape, start, count, offset)
+   local name, row = source, 0
+   if type(source) == "table" then
+      name, row = source[1], source[2]
+   end
+   return strip(name, shape, 0, row + start, count, offset)
+end
+
 --- Several sources of the same shape (`shape` each), each cut by tp on dim 0 on its own, one behind the other.
 function serving:merged(name, sources, shape, loader, dtype)
    local count, contents = shape[1] / self.tp, {}
    for i, source in ipairs(sources) do
-      contents[i] = strip(source, shape, 0, self.r * count, count, (i - 1) * count)
+      contents[i] = rows_of(source, shape, self.r * count, count, (i - 1) * count)
    end
    self:add(name, resized(shape, 0, count * #sources), loader, contents, nil, dtype)
 end
@@ -188,9 +209,9 @@ function serving:qkv(name, sources, heads, kv_heads, head_dim, tail)
    local kv_rows, kv_start = kv_count * head_dim, floor(self.r / repeats) * kv_count * head_dim
    local q_shape, kv_shape = { heads * head_dim, unpack(tail) }, { kv_heads * head_dim, unpack(tail) }
    self:add(name, resized(q_shape, 0, q_rows + 2 * kv_rows), "qkv", {
-      strip(sources[1], q_shape, 0, self.r * q_rows, q_rows, 0),
-      strip(sources[2], kv_shape, 0, kv_start, kv_rows, q_rows),
-      strip(sources[3], kv_shape, 0, kv_start, kv_rows, q_rows + kv_rows),
+      rows_of(sources[1], q_shape, self.r * q_rows, q_rows, 0),
+      rows_of(sources[2], kv_shape, kv_start, kv_rows, q_rows),
+      rows_of(sources[3], kv_shape, kv_start, kv_rows, q_rows + kv_rows),
    })
 end
 
@@ -228,14 +249,18 @@ function serving:stack(name, base, parts, shape, dim, dtype)
    self:add(name, { self.local_experts, unpack(resized(shape, dim, width * #parts)) }, "fused_moe", contents, nil, dtype)
 end
 
+local default_parts = { gate = "gate_proj.weight", up = "up_proj.weight", down = "down_proj.weight" }
+
 --- The two stacked tensors of a layer's experts. base: name in front of the experts' own; `im` is one expert's width.
-function serving:experts(base, live_base, im, hidden, packed)
+-- packed: all experts are in one tensor; else parts: what the checkpoint calls one expert's matrices, { gate =, up =, down = }.
+function serving:experts(base, live_base, im, hidden, packed, parts)
    if packed then
       self:packed_experts(base, live_base, im, hidden)
       return
    end
-   self:stack(live_base .. ".w13_weight", base, { "gate_proj.weight", "up_proj.weight" }, { im, hidden }, 0)
-   self:stack(live_base .. ".w2_weight", base, { "down_proj.weight" }, { hidden, im }, 1)
+   parts = parts or default_parts
+   self:stack(live_base .. ".w13_weight", base, { parts.gate, parts.up }, { im, hidden }, 0)
+   self:stack(live_base .. ".w2_weight", base, { parts.down }, { hidden, im }, 1)
 end
 
 -- All experts in gate_up_proj [E, 2 Im, H] (gate rows, then up rows) and down_proj [E, H, Im].

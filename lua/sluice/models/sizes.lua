@@ -9,6 +9,18 @@ return {
       family = "llama", num_hidden_layers = 80, hidden_size = 8192, intermediate_size = 28672,
       num_attention_heads = 64, num_key_value_heads = 8, head_dim = 128, vocab_size = 128256,
    },
+   ["Mistral-7B-v0.3"] = {
+      family = "mistral", num_hidden_layers = 32, hidden_size = 4096, intermediate_size = 14336,
+      num_attention_heads = 32, num_key_value_heads = 8, vocab_size = 32768,
+   },
+   ["Qwen2.5-0.5B"] = {
+      family = "qwen2", num_hidden_layers = 24, hidden_size = 896, intermediate_size = 4864,
+      num_attention_heads = 14, num_key_value_heads = 2, vocab_size = 151936, tie_word_embeddings = true,
+   },
+   ["Qwen2.5-7B"] = {
+      family = "qwen2", num_hidden_layers = 28, hidden_size = 3584, intermediate_size = 18944,
+      num_attention_heads = 28, num_key_value_heads = 4, vocab_size = 152064,
+   },
    ["Qwen3-8B"] = {
       family = "qwen3", num_hidden_layers = 36, hidden_size = 4096, intermediate_size = 12288,
       num_attention_heads = 32, num_key_value_heads = 8, head_dim = 128, vocab_size = 151936,
@@ -26,6 +38,30 @@ return {
       family = "qwen3_moe", num_hidden_layers = 94, hidden_size = 4096, intermediate_size = 12288,
       num_attention_heads = 64, num_key_value_heads = 4, head_dim = 128, vocab_size = 151936,
       num_experts = 128, moe_intermediate_size = 1536,
+   },
+   ["Mixtral-8x7B"] = {
+      family = "mixtral", num_hidden_layers = 32, hidden_size = 4096, intermediate_size = 14336,
+      num_attention_heads = 32, num_key_value_heads = 8, vocab_size = 32000, num_local_experts = 8,
+   },
+   ["Gemma-2-9B"] = {
+      family = "gemma2", num_hidden_layers = 42, hidden_size = 3584, intermediate_size = 14336,
+      num_attention_heads = 16, num_key_value_heads = 8, head_dim = 256, vocab_size = 256000,
+   },
+   ["Gemma-3-1B"] = {
+      family = "gemma3", num_hidden_layers = 26, hidden_size = 1152, intermediate_size = 6912,
+      num_attention_heads = 4, num_key_value_heads = 1, head_dim = 256, vocab_size = 262144,
+   },
+   ["Gemma-3-12B"] = {
+      family = "gemma3", num_hidden_layers = 48, hidden_size = 3840, intermediate_size = 15360,
+      num_attention_heads = 16, num_key_value_heads = 8, head_dim = 256, vocab_size = 262208,
+      vision_config = {
+         hidden_size = 1152, intermediate_size = 4304, num_hidden_layers = 27, num_attention_heads = 16,
+         image_size = 896, patch_size = 14,
+      },
+   },
+   ["Phi-3-mini"] = {
+      family = "phi3", num_hidden_layers = 32, hidden_size = 3072, intermediate_size = 8192,
+      num_attention_heads = 32, num_key_value_heads = 32, vocab_size = 32064,
    },
    ["all-MiniLM-L6-v2"] = {
       family = "bert", num_hidden_layers = 6, hidden_size = 384, intermediate_size = 1536,

@@ -1,45 +1,9 @@
--- Qwen3 with experts: attention as in Qwen3; each layer's experts are stacked in one live w13_weight (gate over up) and one
--- w2_weight. Over an ep axis whole experts are spread, otherwise each expert is cut over tp.
-
-local experts = required "num_experts"
-local ep = axes.ep
-local where_is = spread(experts, ep)
-local owner = pin("ep", pick("e", where_is.owner))
-local slab = index(0, pick("e", where_is.position))
-
-local tp = ep > 1 and 1 or axes.tp
-local gate = divide(required "moe_intermediate_size", tp)
-local expert_column = ep > 1 and owner or { owner, column }
-local expert_row = ep > 1 and owner or { owner, row }
-
--- The packed form brings all experts of a layer in one tensor.
-local packed = shard("ep", 0, { split = "balanced" })
-local packed_column = ep > 1 and packed or { packed, shard("tp", 1) }
-local packed_row = ep > 1 and packed or { packed, shard("tp", 2) }
-
-local im = host.moe_intermediate_size
-
--- Newer hosts keep the stacks one level deeper, in experts.routed_experts.
-local stacks = "model.layers.{l}.mlp." .. (host.live_experts or "experts")
+-- Qwen3 with experts: a norm on the heads of q and k, as Qwen3.
 
 return {
    name = "qwen3_moe",
-   extends = "qwen3",
+   extends = "moe",
    rules = {
-      rule "model.layers.{l}.mlp.gate.weight" { layout = replicate },
-      rule "model.layers.{l}.mlp.experts.{e}.gate_proj.weight" {
-         into = stacks .. ".w13_weight", at = { slab, span(1, 0, gate) }, layout = expert_column },
-      rule "model.layers.{l}.mlp.experts.{e}.up_proj.weight" {
-         into = stacks .. ".w13_weight", at = { slab, span(1, gate, gate) }, layout = expert_column },
-      rule "model.layers.{l}.mlp.experts.{e}.down_proj.weight" {
-         into = stacks .. ".w2_weight", at = slab, layout = expert_row },
-
-      rule "model.layers.{l}.mlp.experts.gate_up_proj" {
-         into = stacks .. ".w13_weight", layout = packed_column,
-         { from = span(1, 0, im), at = span(1, 0, gate) },
-         { from = span(1, im, im), at = span(1, gate, gate) },
-      },
-      rule "model.layers.{l}.mlp.experts.down_proj" {
-         into = stacks .. ".w2_weight", layout = packed_row },
+      rule "model.layers.{l}.self_attn.{n=q_norm|k_norm}.weight" { layout = replicate },
    },
 }

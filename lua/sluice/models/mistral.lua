@@ -1,0 +1,3 @@
+--- Mistral: built like Llama.
+
+return require("sluice.models.decoder").family({ architecture = "MistralForCausalLM" })

@@ -1,0 +1,3 @@
+-- Mistral: as Llama.
+
+return { name = "mistral", extends = "llama" }
