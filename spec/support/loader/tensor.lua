@@ -28,6 +28,11 @@ local function strides_of(shape)
    return strides
 end
 
+--- The bytes of a tensor of that dtype and shape.
+function tensor.size_of(dtype, shape)
+   return count_of(shape) * assert(widths[dtype], dtype)
+end
+
 --- A tensor over bytes that somebody else holds. dtype: as safetensors calls it; offset: its first byte.
 function tensor.over(dtype, shape, bytes, offset)
    local width = assert(widths[dtype], dtype)

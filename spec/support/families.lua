@@ -1,0 +1,297 @@
+--- Runs model families through the program and holds what every worker then has against the slow loader: for each case a small
+-- but awkward model with a checkpoint of random bytes, for each size of the serving host one deployment of real processes.
+-- scripts/families prints it as a table; specs assert it.
+
+local cjson = require "cjson"
+local ffi = require "ffi"
+local loader = require "spec.support.loader"
+local tensor = require "spec.support.loader.tensor"
+local safetensors = require "spec.support.safetensors"
+
+local families = { cases = require "spec.support.families_cases" }
+
+local bits = require "bit"
+
+-- ---- the checkpoint ----
+
+-- Random bytes that are the same for the same seed, on every machine.
+local function random_bytes(count, seed)
+   local words = math.ceil(count / 4)
+   local bytes, state = ffi.new("uint32_t[?]", words + 1), bits.bor(seed, 1)
+   for i = 0, words - 1 do
+      state = bits.bxor(state, bits.lshift(state, 13))
+      state = bits.bxor(state, bits.rshift(state, 17))
+      state = bits.bxor(state, bits.lshift(state, 5))
+      bytes[i] = state
+   end
+   return ffi.string(bytes, count)
+end
+
+-- What the loader goes by: the published keys, and what the case says beside them.
+local function loader_config(case)
+   local config = { dtype = case.dtype or "BF16", model_type = case.family }
+   for _, source in ipairs({ case.config, case.loader or {} }) do
+      for key, value in pairs(source) do
+         config[key] = value
+      end
+   end
+   return config
+end
+
+-- Writes the case's checkpoint into `folder` and keeps its tensors in memory.
+local function make_checkpoint(case, folder, seed)
+   local config = loader_config(case)
+   local list, tensors = {}, {}
+   for i, entry in ipairs(loader.family(case.family).checkpoint(config)) do
+      local name, shape, dtype = entry[1], entry[2], entry[3] or config.dtype
+      local bytes = random_bytes(tensor.size_of(dtype, shape), seed + i * 7919)
+      list[i] = { name = name, dtype = dtype, shape = shape, bytes = bytes }
+      tensors[name] = tensor.over(dtype, shape, ffi.cast("const uint8_t *", bytes), 0)
+      tensors[name].keep = bytes
+   end
+   safetensors.write_checkpoint(folder, list, case.files or 1)
+   local file = assert(io.open(folder .. "/config.json", "w"))
+   file:write(cjson.encode(case.config))
+   assert(file:close())
+   return { config = config, tensors = tensors, path = folder, parameters = #list }
+end
+
+-- ---- the deployment ----
+
+local function axes_of(...)
+   local axes = {}
+   for _, axis in ipairs({ ... }) do
+      if axis[2] > 1 then
+         axes[#axes + 1] = axis
+      end
+   end
+   return #axes > 0 and axes or { { "tp", 1 } }
+end
+
+-- The workers' meshes. Without expert parallelism (ep 1) tp cuts experts, too; else ep lies over tp, or over dp and tp.
+local function worker_of(size)
+   local worker = { mesh = axes_of({ "dp", size.dp }, { "pp", size.pp }, { "tp", size.tp }) }
+   if size.ep > 1 then
+      local over_all = size.ep == size.dp * size.tp
+      worker.expert_mesh = over_all and axes_of({ "pp", size.pp }, { "ep", size.ep })
+         or axes_of({ "dp", size.dp }, { "pp", size.pp }, { "ep", size.ep })
+   end
+   return worker
+end
+
+local function coordinates(axes, rank)
+   local at = {}
+   for i = #axes, 1, -1 do
+      at[axes[i][1]] = rank % axes[i][2]
+      rank = math.floor(rank / axes[i][2])
+   end
+   return at
+end
+
+-- Where a worker stands, as the loader wants it told.
+local function place_of(worker, size, rank)
+   local dense = coordinates(worker.mesh, rank)
+   local expert = coordinates(worker.expert_mesh or worker.mesh, rank)
+   local whole = size.ep > 1
+   return {
+      tp = size.tp, tp_rank = dense.tp or 0, pp = size.pp, pp_rank = dense.pp or 0, ep = size.ep, ep_rank = expert.ep or 0,
+      moe_tp = whole and 1 or size.tp, moe_tp_rank = whole and 0 or dense.tp or 0,
+   }
+end
+
+--- The layouts of trainers, one for each size in turn.
+local dense_trainers = {
+   { mesh = { { "fsdp", 3 } } }, { mesh = { { "pp", 2 }, { "tp", 2 } } }, { mesh = { { "fsdp", 2 }, { "tp", 2 } } },
+   { mesh = { { "dp", 2 }, { "fsdp", 2 } } }, { mesh = { { "pp", 3 }, { "fsdp", 2 } } }, { mesh = { { "tp", 4 } } },
+   { mesh = { { "fsdp", 5 } } },
+}
+local expert_trainers = {
+   { mesh = { { "pp", 2 }, { "fsdp", 3 } }, expert_mesh = { { "pp", 2 }, { "ep", 3 } } }, { mesh = { { "fsdp", 3 } } },
+   { mesh = { { "dp", 2 }, { "tp", 2 } }, expert_mesh = { { "ep", 4 } } }, { mesh = { { "pp", 2 }, { "tp", 2 } } },
+   { mesh = { { "fsdp", 2 }, { "tp", 2 } }, expert_mesh = { { "fsdp", 2 }, { "ep", 2 } } }, { mesh = { { "fsdp", 2 }, { "ep", 2 } } },
+   { mesh = { { "fsdp", 4 } }, expert_mesh = { { "ep", 2 }, { "tp", 2 } } },
+}
+
+local function deployment_of(case, checkpoint, size, number, options)
+   local trainers = case.experts and expert_trainers or dense_trainers
+   local model = { family = case.model_family or case.family, config = case.config, checkpoint = checkpoint.path }
+   for key, value in pairs(case.model or {}) do
+      model[key] = value
+   end
+   return {
+      model = model, trainer = trainers[number % #trainers + 1], worker = worker_of(size), rules = options.rules or model.family,
+      updates = 1, batches = number % 3 + 1, timeout_s = 60,
+   }
+end
+
+--- The sizes that a case is run at: tp 1, 2, 4, 8 with pp 1 and 2, with experts ep 1 and tp; and two with dp 2.
+function families.sizes(case)
+   local list = {}
+   local function add(tp, ep, pp, dp)
+      list[#list + 1] = { tp = tp, ep = ep, pp = pp, dp = dp }
+   end
+   for _, tp in ipairs({ 1, 2, 4, 8 }) do
+      for _, ep in ipairs(case.experts and tp > 1 and { 1, tp } or { 1 }) do
+         for pp = 1, 2 do
+            add(tp, ep, pp, 1)
+         end
+      end
+   end
+   add(2, 1, 2, 2)
+   if case.experts then
+      add(2, 4, 1, 2)
+   end
+   return list
+end
+
+-- ---- one cell ----
+
+local function read_text(path)
+   local file = assert(io.open(path, "rb"))
+   local text = file:read("*a")
+   file:close()
+   return text
+end
+
+local function sorted(set)
+   local names = {}
+   for name in pairs(set) do
+      names[#names + 1] = name
+   end
+   table.sort(names)
+   return names
+end
+
+local function first_difference(a, b)
+   for i = 1, #a do
+      if a:byte(i) ~= b:byte(i) then
+         return i - 1
+      end
+   end
+   return #a
+end
+
+-- What differs between a worker's file and the loader's tensors, or nil.
+local function difference(held, wanted)
+   local names, those = sorted(held), sorted(wanted)
+   for i = 1, math.max(#names, #those) do
+      if names[i] ~= those[i] then
+         local only = not names[i] or (those[i] and those[i] < names[i])
+         return only and ("it lacks %s"):format(those[i]) or ("it has %s, which the loader does not know"):format(names[i])
+      end
+   end
+   for _, name in ipairs(names) do
+      local a, b = held[name], wanted[name]
+      local shapes = { table.concat(a.shape, ", "), table.concat(b.shape, ", ") }
+      if a.dtype ~= b.dtype or shapes[1] ~= shapes[2] then
+         return ("%s is %s [%s], the loader's %s [%s]"):format(name, a.dtype, shapes[1], b.dtype, shapes[2])
+      end
+      local mine, theirs = a:bytes(), b:bytes()
+      if mine ~= theirs then
+         return ("%s differs at byte %d of %d"):format(name, first_difference(mine, theirs), #theirs)
+      end
+   end
+   return nil
+end
+
+local function count(text, what)
+   return ("%d %s"):format(text, what)
+end
+
+-- What the loader gives for every worker: their tensors, the bytes that each took, and which checkpoint tensors were taken.
+local function load_all(case, checkpoint, size)
+   local worker, all = worker_of(size), { tensors = {}, taken = {}, bytes = 0, of = {} }
+   local family = loader.family(case.family)
+   for rank = 0, size.dp * size.pp * size.tp - 1 do
+      local live, taken, bytes = loader.load(family, checkpoint.config, checkpoint.tensors, place_of(worker, size, rank))
+      all.tensors[rank], all.of[rank], all.bytes = live, bytes, all.bytes + bytes
+      for name in pairs(taken) do
+         all.taken[name] = true
+      end
+   end
+   all.source_bytes = 0
+   for name, held in pairs(checkpoint.tensors) do
+      if all.taken[name] then
+         all.source_bytes = all.source_bytes + held:size()
+      elseif family.target(name, checkpoint.config) then
+         error("no worker loads " .. name, 0)
+      end
+   end
+   return all
+end
+
+-- Fills in what the run and the files say; cell.wrong is the first thing that is not as it must be.
+local function judge(cell, run, all, folder)
+   local function must(good, text, ...)
+      if not good and not cell.wrong then
+         cell.wrong = text:format(...)
+      end
+      return good
+   end
+   local coverage = run.coverage
+   cell.direct = run.bytes_direct / all.source_bytes
+   must(run.bytes_full == 0 and run.bytes_direct == all.source_bytes, "%s direct, %s full; the loader takes %s",
+      count(run.bytes_direct, "bytes"), count(run.bytes_full, "bytes"), count(all.source_bytes, "bytes"))
+   cell.covered = must(#coverage.uncovered == 0 and coverage.written_bytes + coverage.padded_bytes == coverage.live_bytes
+      and coverage.written_bytes == all.of[0], "worker 0 has %d live bytes, %d written and %d cleared; the loader writes %d",
+      coverage.live_bytes, coverage.written_bytes, coverage.padded_bytes, all.of[0])
+      and must(run.bytes_received == all.bytes, "the workers received %d bytes; the loader writes %d", run.bytes_received, all.bytes)
+   cell.exact = true
+   for rank = 0, #all.tensors do
+      local text = difference(safetensors.read(("%s/worker-%d.safetensors"):format(folder, rank)), all.tensors[rank])
+      cell.exact = must(not text, "worker %d: %s", rank, text) and cell.exact
+   end
+end
+
+local function shell(line)
+   local status = os.execute(line)
+   return status == 0
+end
+
+local function run_program(cell, deployment, folder, options)
+   local file = assert(io.open(folder .. "/deployment.json", "w"))
+   file:write(cjson.encode(deployment))
+   assert(file:close())
+   local line = ("exec %s run %s/deployment.json --json --quiet --save %s/saved%s >%s/out 2>%s/err"):format(
+      options.program, folder, folder, options.no_verify and " --no-verify" or "", folder, folder)
+   if not shell(line) then
+      cell.wrong = read_text(folder .. "/err"):gsub("%s+$", "")
+      return nil
+   end
+   return cjson.decode(read_text(folder .. "/out"))
+end
+
+--- Makes the checkpoint of a case below `folder`, for families.run.
+function families.prepare(case, folder, seed)
+   local path = folder .. "/" .. case.name:gsub("[^%w]+", "-"):lower()
+   assert(shell("mkdir -p " .. path))
+   return make_checkpoint(case, path, seed)
+end
+
+--- Runs a case at one size.
+-- @param number chooses the trainers' layout and the batches
+-- @param options program, and for specs rules and no_verify
+-- @return a cell: case, tp, ep, pp, dp, parameters, and either unfit = why the size cannot be served, or direct (a share), covered,
+--    exact and, where something is not as it must be, wrong
+function families.run(case, checkpoint, size, number, options)
+   local cell = { case = case.name, tp = size.tp, ep = size.ep, pp = size.pp, dp = size.dp, parameters = checkpoint.parameters }
+   local good, all = pcall(load_all, case, checkpoint, size)
+   if not good then
+      if type(all) == "table" and all.unfit then
+         cell.unfit = all.unfit
+      else
+         cell.wrong = "the loader: " .. tostring(all)
+      end
+      return cell
+   end
+   local folder = checkpoint.path .. "/run"
+   assert(shell(("rm -rf %s && mkdir %s"):format(folder, folder)))
+   local run = run_program(cell, deployment_of(case, checkpoint, size, number, options), folder, options)
+   if run then
+      judge(cell, run, all, folder .. "/saved")
+   end
+   shell("rm -rf " .. folder)
+   return cell
+end
+
+return families

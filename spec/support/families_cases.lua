@@ -1,0 +1,36 @@
+--- The models that scripts/families runs: small, and awkward wherever a loader can go wrong. KV heads fewer than tp; vocabularies that
+-- no tp divides, with workers that hold nothing but padding; sizes that are no powers of two; layers that pp does not divide;
+-- 10 experts, uneven over ep 4 and 8.
+--
+-- name; family: of the loader, the rules and the description; config: the published keys; dtype (default bf16); files of the
+-- checkpoint; experts: whether ep is run; loader, model: what beside the config the loader and the deployment must be told.
+
+local function with(base, more)
+   local all = {}
+   for _, source in ipairs({ base, more }) do
+      for key, value in pairs(source) do
+         all[key] = value
+      end
+   end
+   return all
+end
+
+local dense = {
+   num_hidden_layers = 3, hidden_size = 72, intermediate_size = 152, num_attention_heads = 8, num_key_value_heads = 2, head_dim = 12,
+   vocab_size = 331, tie_word_embeddings = false,
+}
+
+local qwen3_moe = with(dense, {
+   num_experts = 10, moe_intermediate_size = 40, mlp_only_layers = { 1 }, decoder_sparse_step = 1, num_hidden_layers = 3,
+})
+
+return {
+   { name = "Llama-3", family = "llama", config = dense },
+   { name = "Llama-3, tied", family = "llama", config = with(dense, { tie_word_embeddings = true, vocab_size = 1000 }), files = 2 },
+   { name = "Qwen3", family = "qwen3", config = with(dense, { num_key_value_heads = 1, vocab_size = 449 }), files = 3 },
+   { name = "Qwen3-MoE", family = "qwen3_moe", config = qwen3_moe, experts = true, files = 2 },
+   { name = "Qwen3-MoE, packed", family = "qwen3_moe", config = qwen3_moe, experts = true, loader = { packed = true },
+      model = { experts = "packed" } },
+   { name = "BERT", family = "bert", dtype = "F32", config = { num_hidden_layers = 3, hidden_size = 96, intermediate_size = 136,
+      num_attention_heads = 12, vocab_size = 331, max_position_embeddings = 35, type_vocab_size = 2 } },
+}

@@ -1,0 +1,72 @@
+--- The slow loader: what a worker of the serving model holds after it loaded a checkpoint, told as the model's own loading code
+-- does it: make the layers that this worker has (spec/support/loader/host.lua), then go through the checkpoint tensor by tensor,
+-- find the live parameter of each by its name, and copy this worker's slice, element by element. It knows no planner, no rules
+-- and no descriptions: what they say is held against it.
+--
+-- A family (spec/support/loader/<family>.lua) is a table:
+--    checkpoint(config)      the tensors that its checkpoints hold: a list of { name, shape[, dtype] }
+--    build(model, config)    makes the layers of one worker
+--    target(name, config)    where a checkpoint tensor goes: live name, shard, expert; nothing where it is not loaded
+
+local host = require "spec.support.loader.host"
+
+local loader = {}
+
+local families = {
+   llama = "llama", mistral = "llama", qwen2 = "llama", qwen3 = "llama", qwen3_moe = "moe", mixtral = "moe", bert = "bert",
+}
+
+--- The family of that name.
+function loader.family(name)
+   local module = require("spec.support.loader." .. assert(families[name], name))
+   return module[name]
+end
+
+local function sorted(set)
+   local names = {}
+   for name in pairs(set) do
+      names[#names + 1] = name
+   end
+   table.sort(names)
+   return names
+end
+
+local function load_one(model, name, loaded, target, shard, expert)
+   local parameter = model.parameters[target]
+   if not parameter then
+      return false -- another pipeline stage has it
+   end
+   local before = parameter.live:loaded()
+   local good, problem = pcall(parameter.load, parameter.live, loaded, shard, expert)
+   if not good then
+      error(("%s into %s: %s"):format(name, target, type(problem) == "table" and problem.unfit or problem), 0)
+   end
+   return parameter.live:loaded() > before
+end
+
+--- Loads a checkpoint (name -> tensor) on the worker at `place`.
+-- @return name -> live tensor; the set of checkpoint tensors of which it took something; and the bytes that it took.
+--    Raises { unfit = why } where the model cannot be served so.
+function loader.load(family, config, checkpoint, place)
+   local model = host.new(place, config.dtype)
+   family.build(model, config)
+   local taken, bytes = {}, 0
+   for _, name in ipairs(sorted(checkpoint)) do
+      local target, shard, expert = family.target(name, config)
+      if target and load_one(model, name, checkpoint[name], target, shard, expert) then
+         taken[name] = true
+      end
+   end
+   local live = {}
+   for _, name in ipairs(sorted(model.parameters)) do
+      live[name] = model.parameters[name].live
+      local loaded, missing = live[name]:loaded()
+      if missing > 0 then
+         error(("%s: %d of %d elements are not in the checkpoint"):format(name, missing, live[name]:count()), 0)
+      end
+      bytes = bytes + loaded * live[name].width
+   end
+   return live, taken, bytes
+end
+
+return loader
