@@ -243,20 +243,19 @@ local function judge(cell, run, all, folder)
    end
 end
 
-local function shell(line)
-   local status = os.execute(line)
-   return status == 0
+-- Runs a line of shell in which $P is the program and $F the folder.
+local function shell(line, folder, program)
+   return os.execute(("P='%s'; F='%s'; %s"):format(program or "", folder, line)) == 0
 end
 
-local function run_program(cell, deployment, folder, options)
+-- Runs a command of the program on a deployment; what it printed, or nil and what it said.
+local function run_program(command, deployment, folder, program)
    local file = assert(io.open(folder .. "/deployment.json", "w"))
    file:write(cjson.encode(deployment))
    assert(file:close())
-   local line = ("exec %s run %s/deployment.json --json --quiet --save %s/saved%s >%s/out 2>%s/err"):format(
-      options.program, folder, folder, options.no_verify and " --no-verify" or "", folder, folder)
-   if not shell(line) then
-      cell.wrong = read_text(folder .. "/err"):gsub("%s+$", "")
-      return nil
+   local good = shell(('"$P" %s "$F"/deployment.json --json >"$F"/out 2>"$F"/err'):format(command), folder, program)
+   if not good then
+      return nil, (read_text(folder .. "/err"):gsub("%s+$", ""))
    end
    return cjson.decode(read_text(folder .. "/out"))
 end
@@ -264,33 +263,35 @@ end
 --- Makes the checkpoint of a case below `folder`, for families.run.
 function families.prepare(case, folder, seed)
    local path = folder .. "/" .. case.name:gsub("[^%w]+", "-"):lower()
-   assert(shell("mkdir -p " .. path))
+   assert(shell('mkdir -p "$F"', path))
    return make_checkpoint(case, path, seed)
 end
 
 --- Runs a case at one size.
 -- @param number chooses the trainers' layout and the batches
 -- @param options program, and for specs rules and no_verify
--- @return a cell: case, tp, ep, pp, dp, parameters, and either unfit = why the size cannot be served, or direct (a share), covered,
---    exact and, where something is not as it must be, wrong
+-- @return a cell: case, tp, ep, pp, dp, parameters, and either unfit = why the size cannot be served (which the program must see, too),
+--    or direct (a share), covered, exact; and wrong = what is not as it must be
 function families.run(case, checkpoint, size, number, options)
    local cell = { case = case.name, tp = size.tp, ep = size.ep, pp = size.pp, dp = size.dp, parameters = checkpoint.parameters }
    local good, all = pcall(load_all, case, checkpoint, size)
-   if not good then
-      if type(all) == "table" and all.unfit then
-         cell.unfit = all.unfit
-      else
-         cell.wrong = "the loader: " .. tostring(all)
-      end
+   if not good and not (type(all) == "table" and all.unfit) then
+      cell.wrong = "the loader: " .. tostring(all)
       return cell
    end
-   local folder = checkpoint.path .. "/run"
-   assert(shell(("rm -rf %s && mkdir %s"):format(folder, folder)))
-   local run = run_program(cell, deployment_of(case, checkpoint, size, number, options), folder, options)
+   local folder, deployment, run = checkpoint.path .. "/run", deployment_of(case, checkpoint, size, number, options), nil
+   assert(shell('rm -rf "$F" && mkdir "$F"', folder))
+   if not good then
+      cell.unfit = all.unfit
+      cell.wrong = run_program("plan", deployment, folder, options.program) and "the program plans it all the same" or nil
+   else
+      local command = 'run --quiet --save "$F"/saved' .. (options.no_verify and " --no-verify" or "")
+      run, cell.wrong = run_program(command, deployment, folder, options.program)
+   end
    if run then
       judge(cell, run, all, folder .. "/saved")
    end
-   shell("rm -rf " .. folder)
+   shell('rm -rf "$F"', folder)
    return cell
 end
 

@@ -1,0 +1,108 @@
+--- Every family that ships, at every size, against the slow loader (spec/support/loader.lua); and that this would see a mistake.
+
+local cjson = require "cjson"
+local stdlib = require "posix.stdlib"
+local families = require "spec.support.families"
+local program = require "spec.cli.program"
+
+describe("scripts/families", function()
+   it("proves each family at each size: all direct, all covered, every byte that of the slow loader", function()
+      local pipe = assert(io.popen(("luajit scripts/families.lua '%s' --json"):format(program.path)))
+      local result = cjson.decode(pipe:read("*a"))
+      pipe:close()
+      local unfit, wrong, known = {}, {}, {}
+      for _, cell in ipairs(result.cells) do
+         local place = ("%s tp %d ep %d pp %d dp %d"):format(cell.case, cell.tp, cell.ep, cell.pp, cell.dp)
+         known[cell.case] = true
+         if cell.unfit then
+            unfit[#unfit + 1] = place .. ": " .. cell.unfit
+         elseif not (cell.direct == 1 and cell.covered and cell.exact) or cell.wrong then
+            wrong[#wrong + 1] = place .. ": " .. tostring(cell.wrong)
+         end
+      end
+      assert.same({}, wrong)
+      assert.same({
+         "BERT tp 8 ep 1 pp 1 dp 1: 12 query heads do not divide by 8", "BERT tp 8 ep 1 pp 2 dp 1: 12 query heads do not divide by 8",
+      }, unfit)
+      for _, case in ipairs(families.cases) do
+         assert.is_true(known[case.name], case.name)
+      end
+      assert.is_true(result.good)
+   end)
+end)
+
+describe("the slow loader", function()
+   local folder
+
+   before_each(function()
+      folder = assert(stdlib.mkdtemp("/tmp/sluice-families-XXXXXX"))
+   end)
+
+   after_each(function()
+      program.cleanup()
+      os.execute("rm -rf " .. folder)
+   end)
+
+   local function case_of(name)
+      for _, case in ipairs(families.cases) do
+         if case.name == name then
+            return case
+         end
+      end
+   end
+
+   local function run_with(name, size, rules)
+      local case = case_of(name)
+      local options = { program = program.path, rules = program.file(rules, ".lua"), no_verify = true }
+      return families.run(case, families.prepare(case, folder, 1), size, 1, options)
+   end
+
+   local dense = { tp = 2, ep = 1, pp = 1, dp = 1 }
+   local mistakes = {
+      { "gate and up exchanged", "Llama-3", dense, "worker 0: model.layers.0.mlp.gate_up_proj.weight differs at byte 0 of 21888", [[
+         local gate = divide(required "intermediate_size", axes.tp)
+         return { extends = "llama", rules = {
+            rule "**.gate_proj.weight" { into = "**.gate_up_proj.weight", at = span(0, gate, gate), layout = column },
+            rule "**.up_proj.weight" { into = "**.gate_up_proj.weight", at = span(0, 0, gate), layout = column },
+         } }]] },
+      { "a KV head on the wrong worker", "Qwen3-MoE", { tp = 4, ep = 1, pp = 1, dp = 1 },
+         "worker 2: model.layers.0.self_attn.qkv_proj.weight differs at byte 3456 of 6912", [[
+         local d = required "head_dim"
+         return { extends = "qwen3_moe", rules = {
+            rule "**.self_attn.k_proj.weight" { into = "**.self_attn.qkv_proj.weight", at = span(0, 2 * d, d),
+               from = span(0, 0, d), layout = replicate },
+         } }]] },
+      { "the rows of a vocabulary cut evenly in place of in padded pieces", "Llama-3", dense,
+         "worker 0 has 206640 live bytes, 202896 written and 3744 cleared; the loader writes 206640", [[
+         return { extends = "llama", rules = { rule "lm_head.weight" { layout = column, pad = "zero" } } }]] },
+      { "experts spread round robin", "Qwen3-MoE", { tp = 2, ep = 2, pp = 1, dp = 1 },
+         "worker 0: model.layers.0.mlp.experts.w2_weight differs at byte 5760 of 28800", [[
+         local owner, position = {}, {}
+         for e = 0, 9 do
+            owner[e + 1], position[e + 1] = e % 2, math.floor(e / 2)
+         end
+         return { extends = "qwen3_moe", rules = {
+            rule "**.experts.{e}.down_proj.weight" { into = "**.experts.w2_weight", at = index(0, pick("e", position)),
+               layout = pin("ep", pick("e", owner)) },
+         } }]] },
+   }
+   for _, mistake in ipairs(mistakes) do
+      it("sees " .. mistake[1], function()
+         local cell = run_with(mistake[2], mistake[3], mistake[5])
+         assert.same({ mistake[4], 1, false }, { cell.wrong, cell.direct, cell.exact })
+      end)
+   end
+
+   it("sees a parameter that is left to load_weights", function()
+      local cell = run_with("Llama-3", dense, [[
+         return { extends = "llama", rules = { rule "model.norm.weight" { full = "the host scales its last norm" } } }]])
+      assert.equal("396864 bytes direct, 144 bytes full; the loader takes 397008 bytes", cell.wrong)
+      assert.is_true(cell.exact and cell.direct < 1)
+   end)
+
+   it("tells a size that cannot be served", function()
+      local case = case_of("BERT")
+      local cell = families.run(case, families.prepare(case, folder, 1), { tp = 8, ep = 1, pp = 1, dp = 1 }, 1, { program = program.path })
+      assert.same({ "12 query heads do not divide by 8", nil }, { cell.unfit, cell.wrong })
+   end)
+end)
