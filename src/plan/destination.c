@@ -111,8 +111,8 @@ static sluice_status check_target(slc_plan *plan, const slc_param *param, const 
                         place, given->live);
     for (int i = 0; i < given->layout->nplacements && i < SLC_MAX_AXES && given->pad == SLC_PAD_CLEAR; i++)
         if (given->layout->placement[i].kind != SLC_PIN)
-            return slc_fail(error, SLUICE_INVALID, "destination", "%s: the target that clears live '%s' may have pins only", place,
-                            given->live);
+            return slc_fail(error, SLUICE_INVALID, "destination", "%s: the target that clears live '%s' may have pins only",
+                            place, given->live);
     if ((status = slc_layout_check_in("destination", given->layout, ndim, shape, place, error)) != SLUICE_OK)
         return status;
     target->layout = slc_plan_layout(plan, given->layout);
@@ -158,9 +158,10 @@ static sluice_status check_apart(const slc_param *param, const slc_target *targe
     char a[SLC_RANGES_TEXT], b[SLC_RANGES_TEXT];
     slc_ranges_text(param->ndim, target[first].source, a);
     slc_ranges_text(param->ndim, target[second].source, b);
-    return slc_fail(error, SLUICE_INVALID, "destination",
-                    "%s: targets %zu and %zu bring %s and %s of it into one live tensor, '%.300s'; there, strips must not overlap", place,
-                    first, second, a, b, target[first].live);
+    return slc_fail(
+        error, SLUICE_INVALID, "destination",
+        "%s: targets %zu and %zu bring %s and %s of it into one live tensor, '%.300s'; there, strips must not overlap", place,
+        first, second, a, b, target[first].live);
 }
 
 static sluice_status set_targets(slc_plan *plan, slc_param *param, const slc_param *destination, slc_param *result,

@@ -75,8 +75,8 @@ static void note(size_t a, size_t b, bool *found, size_t *first, size_t *second)
     *second = high;
 }
 
-sluice_status slc_overlap_find(slc_rectangle *rectangle, size_t count, int ndim, slc_overlap_allowed allowed,
-                               const void *context, bool *found, size_t *first, size_t *second, sluice_error *error)
+sluice_status slc_overlap_find(slc_rectangle *rectangle, size_t count, int ndim, slc_overlap_allowed allowed, const void *context,
+                               bool *found, size_t *first, size_t *second, sluice_error *error)
 {
     *found = false;
     if (count < 2)

@@ -232,7 +232,9 @@ static sluice_status land(compiler *c, const slc_route *route, slc_landing *land
     const slc_param *param = route->param;
     if (param->mode == SLC_MODE_DIRECT)
         return slc_target_land(param, &param->target[route->target], c->live, c->program->rank, landing, error);
-    *landing = (slc_landing){ .holds = true, .ndim = param->ndim, .item = param->dtype->bytes, .box = slc_box_whole(param->ndim, param->shape) };
+    *landing = (slc_landing){
+        .holds = true, .ndim = param->ndim, .item = param->dtype->bytes, .box = slc_box_whole(param->ndim, param->shape)
+    };
     landing->window.ndim = param->ndim;
     for (int d = 0; d < param->ndim; d++)
         landing->window.extent[d] = param->shape[d];
