@@ -1,6 +1,6 @@
 --- The measurements of scripts/bench: runs the programs of a build folder, prints a table, writes bench.json there.
 --
---    luajit scripts/bench.lua BUILD [--repeats N] [--only transport|plan|run]
+--    luajit scripts/bench.lua BUILD [--repeats N] [--only transport|plan|rules|run]
 
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
@@ -20,7 +20,7 @@ do
       local value = arg[i + 1]
       if arg[i] == "--repeats" and tonumber(value) and tonumber(value) >= 1 then
          repeats = math.floor(tonumber(value))
-      elseif arg[i] == "--only" and (value == "transport" or value == "plan" or value == "run") then
+      elseif arg[i] == "--only" and (value == "transport" or value == "plan" or value == "rules" or value == "run") then
          only = value
       else
          usage(("unknown or incomplete argument %s"):format(arg[i]))
@@ -113,6 +113,26 @@ function parts.plan()
    end
 end
 
+function parts.rules()
+   local resolve, init_info = {[10] = {}, [1000] = {}}, {}
+   for _ = 1, repeats do -- in turn, so that both meet the same machine
+      for _, count in ipairs({10, 1000}) do
+         local command = ("env SLUICE_INSIDE=%s/libsluice_inside.so luajit scripts/bench-rules.lua --rules %d"):format(build, count)
+         if not runs(command, 1, function(_, json)
+            table.insert(resolve[count], json.seconds.resolve)
+            init_info[#init_info + 1] = json.seconds.init_info
+         end) then
+            return
+         end
+      end
+   end
+   local few, many = measure.spread(resolve[10]), measure.spread(resolve[1000])
+   row("rules", "90,244 parameters, init info read", "s", measure.spread(init_info))
+   row("rules", "90,244 parameters, 10 rules, resolved", "s", few, "< 3 s")
+   row("rules", "90,244 parameters, 1,000 rules, resolved", "s", many, "ratio <= 2", {median = few.median, ratio = many.median / few.median,
+      name = "10 rules"})
+end
+
 function parts.run()
    local seconds, rate, phases = {}, {}, {}
    local command = ("%s/sluice run examples/deployments/llama3-8b.lua --layers 1 --json"):format(build)
@@ -160,7 +180,7 @@ local function print_table()
    end
 end
 
-for _, name in ipairs({"transport", "plan", "run"}) do
+for _, name in ipairs({"transport", "plan", "rules", "run"}) do
    if (not only or only == name) and parts[name] then
       io.write(("bench: %s\n"):format(name))
       io.flush()

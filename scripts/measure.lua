@@ -16,12 +16,18 @@ int clock_gettime(int clock, measure_clock *time);
 
 local measure = {}
 
-local MONOTONIC = 1
+local MONOTONIC, PROCESS = 1, 2
 
-local function now()
+--- Seconds of a clock that only goes forward.
+function measure.now(clock)
    local time = ffi.new("measure_clock")
-   ffi.C.clock_gettime(MONOTONIC, time)
+   ffi.C.clock_gettime(clock or MONOTONIC, time)
    return tonumber(time.s) + tonumber(time.ns) * 1e-9
+end
+
+--- Seconds of a processor that this process has had: what it costs, whoever else is at work.
+function measure.cpu()
+   return measure.now(PROCESS)
 end
 
 local function slurp(path)
@@ -42,7 +48,7 @@ function measure.run(command)
       argv[i - 1] = ffi.cast("char *", word)
    end
    io.flush()
-   local began = now()
+   local began = measure.now()
    local pid = ffi.C.fork()
    if pid == 0 then
       ffi.C.execv("/bin/sh", argv)
@@ -51,7 +57,7 @@ function measure.run(command)
    assert(pid > 0, "cannot fork")
    local status, usage = ffi.new("int[1]"), ffi.new("measure_usage")
    assert(ffi.C.wait4(pid, status, 0, usage) == pid, "cannot wait")
-   local seconds = now() - began
+   local seconds = measure.now() - began
    local output = slurp(path)
    os.remove(path)
    if status[0] ~= 0 then
