@@ -81,9 +81,11 @@ SLUICE_API const char *sluice_status_text(sluice_status status);
 #define SLUICE_ERROR_TEXT 4096
 
 /*
- * One error. Initialise with SLUICE_ERROR_INIT; a call that succeeds leaves it untouched. `rank` is the rank that failed
- * first, -1 where no single rank did. `stage` is the step (init, source, destination, data plane, runtime, update, ...).
- * `text` is a whole sentence with the stage in front, always terminated.
+ * One error. Initialise with SLUICE_ERROR_INIT; a call that succeeds leaves it untouched. `rank` is the rank that failed,
+ * the lowest where several did, this one where its own input was wrong and no other rank could be told, -1 where no single
+ * rank did. `stage` is the step (init, source, destination, data plane, runtime, update, ...). `text` is a whole sentence
+ * with the stage in front, always terminated; where ranks failed it names them in order, each with its cause, and says how
+ * many they were where there is no room for all.
  */
 typedef struct sluice_error {
     uint32_t size;
@@ -93,7 +95,8 @@ typedef struct sluice_error {
     char text[SLUICE_ERROR_TEXT];
 } sluice_error;
 
-#define SLUICE_ERROR_INIT { .size = sizeof(sluice_error), .status = SLUICE_OK, .rank = -1, .stage = "", .text = "" }
+/* This and the other initialisers name no field, so that C++ takes them, too. */
+#define SLUICE_ERROR_INIT { sizeof(sluice_error), SLUICE_OK, -1, "", "" }
 
 /* ---- engine ----------------------------------------------------------------------------------------------------- */
 
@@ -134,7 +137,7 @@ typedef struct sluice_callbacks {
     sluice_status (*reload_end)(void *user, sluice_error *error); /* in finish, if reload_begin ran */
 } sluice_callbacks;
 
-#define SLUICE_CALLBACKS_INIT { .size = sizeof(sluice_callbacks) }
+#define SLUICE_CALLBACKS_INIT { sizeof(sluice_callbacks), NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Deadlines of one kind of wait each, in seconds; 0 means options.timeout_s. */
 typedef struct sluice_timeouts {
@@ -181,8 +184,10 @@ typedef struct sluice_options {
     bool insecure_control;
 } sluice_options;
 
+#define SLUICE_TIMEOUTS_INIT { 0, 0, 0, 0, 0 }
+/* In the order of the fields; what is not 0 or NULL: listen_fd -1, the callbacks, key_fd -1. */
 #define SLUICE_OPTIONS_INIT                                                                                            \
-    { .size = sizeof(sluice_options), .listen_fd = -1, .callbacks = SLUICE_CALLBACKS_INIT, .key_fd = -1 }
+    { sizeof(sluice_options), 0, NULL, NULL, NULL, 0, -1, 0, SLUICE_CALLBACKS_INIT, SLUICE_TIMEOUTS_INIT, 0, NULL, -1, false }
 
 /* X(NAME, text) */
 #define SLUICE_STATE_LIST(X) X(NEW, "new") X(READY, "ready") X(UPDATING, "updating") X(FAILED, "failed")
@@ -274,21 +279,29 @@ SLUICE_API void sluice_free(void *memory);
 
 /* ---- updates ---------------------------------------------------------------------------------------------------- */
 
-/* Opens an update, on every rank. With `partial`, finish does not ask that every parameter came. Local: waits for nobody. */
+/*
+ * Opens an update, on every rank. With `partial`, finish does not ask that every parameter came: refused (STATE) where the
+ * next update must be a whole one, see sluice_version. Local: waits for nobody.
+ */
 SLUICE_API sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_error *error);
 
 /*
  * Moves the named parameters, in this order; every rank gives the same list. Returns when this rank's part is done: on a
  * worker the live tensors hold the new values and load_weights has returned; on a trainer the sources may change again.
- * INVALID or DISAGREE (unknown name, a name twice in this update, lists that differ, a source that differs from what was
- * announced): nothing moved, the update is still open. Any other failure: FAILED on every rank.
+ * INVALID or DISAGREE (unknown name, a name twice in this update, lists that differ): nothing moved, the update is still
+ * open. Any other failure: FAILED on every rank.
+ *
+ * A list that is wrong in itself is refused at once, without waiting for anybody, and counts as this rank's call: the other
+ * ranks' call is refused with this rank's cause, when they come to it, and all go on with the next one. Only where others
+ * have not come yet to a call of this rank that was refused so, the next one waits for them.
  */
 SLUICE_API sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error);
 
 /*
  * Ends the update; succeeds on all ranks or on none, and only when every parameter came exactly once (or it was partial).
  * `version` is a label of 1 to 255 bytes, the same on every rank, visible through sluice_version only after success.
- * Incomplete or different labels: INVALID or DISAGREE, the update is still open.
+ * Incomplete or different labels: INVALID or DISAGREE, the update is still open; what is wrong on this rank alone is refused
+ * at once, as in sluice_update.
  */
 SLUICE_API sluice_status sluice_finish_update(sluice_engine *engine, const char *version, sluice_error *error);
 
@@ -296,8 +309,17 @@ SLUICE_API sluice_status sluice_finish_update(sluice_engine *engine, const char 
 SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error);
 
 /*
- * The label of the last finished update, "" before the first, "dirty" while live tensors hold parts of an unfinished one.
- * Valid until the next call.
+ * What the live tensors of all workers hold: the label of the update that was finished last, "" before the first, "dirty"
+ * while they may hold parts of an unfinished one. The same on every rank, trainers too, from init on. Valid until the next call.
+ *
+ * A rank is dirty from the moment when all ranks agreed on a batch with a parameter that goes to a worker until an update is
+ * finished, across failure, shutdown and init, and whatever is registered anew. An update that failed before its first batch
+ * was agreed on leaves nothing dirty. At init each rank says its label and whether it is dirty. All become dirty when
+ *   - any rank is, also one that alone saw the failure, or
+ *   - two workers hold different labels (one of them is a fresh process, say), or
+ *   - a trainer has finished an update, and not the one that the workers hold.
+ * Otherwise all take the workers' label over, also ranks that are new. While dirty after init the next update must be a
+ * whole one: start_update with `partial` is refused, and finish_update wants every parameter.
  */
 SLUICE_API const char *sluice_version(const sluice_engine *engine);
 

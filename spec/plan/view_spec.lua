@@ -27,21 +27,21 @@ describe("slc_live_set_add", function()
 
    it("refuses what is no tensor", function()
       build.add_live(set, {name = "a", shape = {2}})
-      assert.equal("init: live 'a' is registered twice", build.add_live(set, {name = "a", shape = {3}}))
-      assert.equal("init: live[1] has no name", build.add_live(set, {name = "", shape = {3}}))
-      assert.equal("init: live[1] has no name", build.add_live(set, {shape = {3}}))
-      assert.equal("init: live[1] has a name of 4097 bytes; 4096 are allowed",
+      assert.equal("register: live 'a' is registered twice", build.add_live(set, {name = "a", shape = {3}}))
+      assert.equal("register: live[1] has no name", build.add_live(set, {name = "", shape = {3}}))
+      assert.equal("register: live[1] has no name", build.add_live(set, {shape = {3}}))
+      assert.equal("register: live[1] has a name of 4097 bytes; 4096 are allowed",
          build.add_live(set, {name = ("n"):rep(4097), shape = {3}}))
-      assert.equal("init: live 'b' has no dtype", build.add_live(set, {name = "b", dtype = "float7", shape = {3}}))
-      assert.equal("init: live 'b' shape[1] (-1) must not be negative",
+      assert.equal("register: live 'b' has no dtype", build.add_live(set, {name = "b", dtype = "float7", shape = {3}}))
+      assert.equal("register: live 'b' shape[1] (-1) must not be negative",
          build.add_live(set, {name = "b", shape = {3, -1}, strides = {4, 4}}))
-      assert.equal("init: live 'b' stride[0] (-4 bytes) must not be negative",
+      assert.equal("register: live 'b' stride[0] (-4 bytes) must not be negative",
          build.add_live(set, {name = "b", shape = {3}, strides = {-4}}))
-      assert.equal("init: live 'b' of shape [2147483648, 2147483648] and strides [8589934592, 4] bytes does not fit the address"
+      assert.equal("register: live 'b' of shape [2147483648, 2147483648] and strides [8589934592, 4] bytes does not fit the address"
          .. " space",
          build.add_live(set, {name = "b", shape = {2147483648, 2147483648}}))
       local live = ffi.new("slc_live", {name = "b", dtype = C.slc_dtype_find("int8"), ndim = 9})
-      assert.equal("init: live 'b' has 9 dims; 0 to 8 are allowed", build.fails(C.slc_live_set_add, set, live))
+      assert.equal("register: live 'b' has 9 dims; 0 to 8 are allowed", build.fails(C.slc_live_set_add, set, live))
       assert.equal(1, tonumber(set.count))
    end)
 

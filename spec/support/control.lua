@@ -11,7 +11,7 @@ local control = {}
 
 control.status = {ok = 0, invalid = 1, no_memory = 3, system = 4, timeout = 5, peer = 6, disagree = 7, unsupported = 9, cancelled = 10,
                   callback = 11}
-control.frame_type = {join = 1, refuse = 2, welcome = 3, envelope = 4, verdict = 5, abort = 6, leave = 7, beat = 8}
+control.frame_type = {join = 1, refuse = 2, welcome = 3, envelope = 4, verdict = 5, abort = 6, leave = 7, beat = 8, recall = 9}
 
 local library
 

@@ -93,6 +93,14 @@ end
 
 world.now = now
 
+--- Sleeps for some seconds.
+function world.sleep(seconds)
+   local till = now() + seconds
+   while now() < till do
+      poll.rpoll(-1, math.max(1, math.floor((till - now()) * 1000)))
+   end
+end
+
 --- A free TCP port of the loopback interface and the listening socket that holds it, for rank 0's listen_fd.
 function world.listen()
    local socket = require "posix.sys.socket"

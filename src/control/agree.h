@@ -39,6 +39,16 @@ sluice_status slc_group_round(slc_group *group, const char *stage, const sluice_
                               slc_judge judge, void *context, slc_buffer *answer, slc_deadline deadline, sluice_error *error);
 
 /*
+ * This rank's word of one round, an error, without waiting for the others: they hear it when they come to that round, which
+ * ends for them as any refused round. Waits only for an earlier round that this rank went on from so; OK once the word is
+ * said, else what broke the group. Whoever waits inside slc_group_check is told to come, see slc_group_recalled.
+ */
+sluice_status slc_group_say(slc_group *group, const char *stage, const sluice_error *mine, slc_deadline deadline, sluice_error *error);
+
+/* Whether the next round of this rank will be refused whatever it says, since another rank said an error for it. */
+bool slc_group_recalled(slc_group *group);
+
+/*
  * A judge for the commonest case: every body must equal that of the lowest rank with a non-empty one; empty bodies agree
  * with anything. context is NULL or a const char * that names what is compared ("destination digest").
  */

@@ -22,7 +22,8 @@
     X(VERDICT, 5, "verdict", 1u << 30)   /* rank 0's answer, the same tag */                                           \
     X(ABORT, 6, "abort", 65536u)         /* a rank gives up, with its error; rank 0 passes it on to all */             \
     X(LEAVE, 7, "leave", 64u)            /* a rank ends in good order */                                               \
-    X(BEAT, 8, "beat", 0u)               /* a rank lives */
+    X(BEAT, 8, "beat", 0u)               /* a rank lives */                                                            \
+    X(RECALL, 9, "recall", 0u)           /* rank 0: the round of that tag will be refused, nobody need do more for it */
 
 typedef enum slc_frame_type {
 #define SLC_FRAME_ENUM(name, number, text, longest) SLC_FRAME_##name = (number),

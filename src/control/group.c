@@ -20,7 +20,6 @@ enum { EVENTS_AT_ONCE = 128, FRAMES_AT_ONCE = 4, SLICE_MS = 50, LONG_SLICE_MS = 
 
 static const char STAGE[] = "control";
 static const uint32_t LONGEST_BEAT_MS = 3600000;
-static const int64_t LONGEST_BEAT_NS = (int64_t)3600 * 1000000000;
 static const double LAST_WORDS_S = 1.0; /* how long leaving may take at most */
 
 /* ---- making and freeing ---- */
@@ -79,7 +78,7 @@ sluice_status slc_group_link(slc_group *group, int32_t link, slc_channel *channe
         return status;
     }
     if (group->rank != 0)
-        group->state->beat_ns = claim->beat_ms > LONGEST_BEAT_MS ? LONGEST_BEAT_NS : (int64_t)claim->beat_ms * 1000000;
+        group->state->beat_ns = claim->beat_ms > LONGEST_BEAT_MS ? (int64_t)LONGEST_BEAT_MS * 1000000 : (int64_t)claim->beat_ms * 1000000;
     slc_channel_bound(channel, 0);
     group->channel[link] = channel;
     return SLUICE_OK;
@@ -305,10 +304,22 @@ static void nonsense(slc_group *group, const char *stage, int32_t link, const ch
     slc_group_break(group, &cause, NULL);
 }
 
+void slc_group_recall(slc_group *group, uint32_t round)
+{
+    struct slc_group_state *state = group->state;
+    if (state->recalled > round)
+        return;
+    state->recalled = round + 1;
+    for (int32_t i = 1; i < state->nlinks; i++)
+        if (group->channel[i] != NULL && !state->link[i].has_word && !state->link[i].left)
+            (void)slc_group_put(group, STAGE, i, SLC_FRAME_RECALL, round, NULL, NULL);
+}
+
 static void take_word(slc_group *group, const char *stage, int32_t link, slc_frame *frame)
 {
     slc_link *at = &group->state->link[link];
     char what[160];
+    bool refused = false;
     /* Others hear a verdict only to an envelope of theirs; rank 0 may hear of the next round while it is in none. */
     bool awaited = frame->header.tag == at->next && (group->rank == 0 || at->next < group->rounds);
     if (at->has_word || !awaited) {
@@ -324,6 +335,7 @@ static void take_word(slc_group *group, const char *stage, int32_t link, slc_fra
             nonsense(group, stage, link, "an envelope that cannot be read");
             return;
         }
+        refused = envelope.status != SLUICE_OK;
         slc_deadline until = slc_word_deadline(envelope.left_ms, envelope.total_ms);
         group->state->until = group->state->words == 0 ? until : slc_deadline_sooner(group->state->until, until);
     }
@@ -332,6 +344,8 @@ static void take_word(slc_group *group, const char *stage, int32_t link, slc_fra
     at->has_word = true;
     at->next++;
     group->state->words++;
+    if (refused)
+        slc_group_recall(group, at->next - 1);
 }
 
 static void take_abort(slc_group *group, const char *stage, int32_t link, const slc_frame *frame)
@@ -367,6 +381,8 @@ static void dispatch(slc_group *group, const char *stage, int32_t link, slc_fram
     } else if (frame->header.type == SLC_FRAME_LEAVE && !at->left) {
         at->left = true;
         group->state->leavers++;
+    } else if (frame->header.type == SLC_FRAME_RECALL && group->rank != 0) {
+        group->state->recalled = frame->header.tag + 1;
     } else if (frame->header.type != SLC_FRAME_BEAT) {
         snprintf(what, sizeof what, "a%s %s frame", frame->header.type == SLC_FRAME_ENVELOPE ? "n" : "",
                  slc_frame_text(frame->header.type));
@@ -448,6 +464,14 @@ void slc_group_drop_word(slc_group *group, int32_t link)
 }
 
 /* ---- watching and leaving ---- */
+
+bool slc_group_recalled(slc_group *group)
+{
+    slc_group_lock(group);
+    bool recalled = group->state->recalled > group->rounds;
+    slc_group_unlock(group);
+    return recalled;
+}
 
 sluice_status slc_group_check(slc_group *group, sluice_error *error)
 {

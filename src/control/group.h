@@ -27,6 +27,10 @@ struct slc_group_state {
     slc_link *link;
     int32_t words;   /* links with a word */
     slc_deadline until; /* rank 0, with words: the soonest deadline that one named */
+    uint32_t recalled;  /* rounds below this one are refused; rank 0 has told so, others have heard so */
+    bool owes;          /* a round is unfinished in which this rank said an error and went on, see slc_group_say */
+    uint32_t owed_tag;
+    sluice_error owed;  /* rank 0: that error */
     int32_t leavers; /* links that left */
     int32_t unsent;  /* links with frames queued */
 
@@ -63,6 +67,9 @@ void slc_group_pump(slc_group *group, const char *stage, int wait_ms);
 
 /* How long a wait may poll: to the deadline, in slices where somebody may cancel. */
 int slc_group_slice(const slc_group *group, slc_deadline deadline);
+
+/* Rank 0: somebody said an error for this round; tells every rank that has not said its word. */
+void slc_group_recall(slc_group *group, uint32_t round);
 
 /* The word of a link is used up. */
 void slc_group_drop_word(slc_group *group, int32_t link);

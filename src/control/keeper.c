@@ -2,6 +2,7 @@
 #include "control/keeper.h"
 
 #include "base/error.h"
+#include "control/round.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -94,6 +95,7 @@ static void *keep(void *argument)
         if (!slc_group_try_lock(group))
             continue; /* somebody pumps */
         slc_group_pump(group, STAGE, 0);
+        slc_round_settle(group);
         slc_group_unlock(group);
     }
     return NULL;

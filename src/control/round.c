@@ -6,19 +6,26 @@
 #include "control/group.h"
 #include "control/word.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- rank 0: gathering ---- */
 
-/* Which links are `missing` a word (or, with `leavers`, have left), as a text, and the first of them. */
+/* A rank that said its word before it left is heard all the same. */
+static bool left_silent(const slc_link *link)
+{
+    return link->left && !link->has_word;
+}
+
+/* Which links are `missing` a word (or, with `leavers`, have left without), as a text, and the first of them. */
 static int32_t add_links(slc_group *group, slc_line *line, bool leavers, sluice_error *error)
 {
     struct slc_group_state *state = group->state;
     int32_t first = -1, count = 0;
     int32_t *rank = slc_allocate((size_t)state->nlinks * sizeof *rank);
     for (int32_t i = 1; i < state->nlinks; i++) {
-        if (leavers ? !state->link[i].left : state->link[i].has_word)
+        if (leavers ? !left_silent(&state->link[i]) : state->link[i].has_word)
             continue;
         if (count++ == 0)
             first = i;
@@ -65,23 +72,28 @@ static slc_deadline soonest(const slc_group *group, slc_deadline deadline)
     return group->state->words == 0 ? deadline : slc_deadline_sooner(deadline, group->state->until);
 }
 
-static sluice_status gather(slc_group *group, const slc_round *round, sluice_error *error)
+/* Whether every word is there; breaks the group where one cannot come any more. */
+static bool all_said(slc_group *group, const char *stage, slc_deadline deadline)
 {
     struct slc_group_state *state = group->state;
-    while (!group->broken && state->words < state->nlinks - 1) {
-        if (state->leavers > 0) {
-            break_for_leavers(group, round->stage);
-            break;
+    if (state->words == state->nlinks - 1)
+        return true;
+    for (int32_t i = 1; state->leavers > 0 && i < state->nlinks; i++)
+        if (left_silent(&state->link[i])) {
+            break_for_leavers(group, stage);
+            return false;
         }
-        if (slc_group_cancelled(group, round->stage))
-            break;
-        slc_deadline deadline = soonest(group, round->deadline);
-        if (slc_deadline_passed(deadline)) {
-            break_for_silence(group, round->stage, deadline.seconds);
-            break;
-        }
-        slc_group_pump(group, round->stage, slc_group_slice(group, deadline));
-    }
+    slc_deadline until = soonest(group, deadline);
+    if (slc_deadline_passed(until))
+        break_for_silence(group, stage, until.seconds);
+    return false;
+}
+
+static sluice_status gather(slc_group *group, const slc_round *round, sluice_error *error)
+{
+    while (!group->broken && !all_said(group, round->stage, round->deadline))
+        if (!group->broken && !slc_group_cancelled(group, round->stage))
+            slc_group_pump(group, round->stage, slc_group_slice(group, soonest(group, round->deadline)));
     return group->broken ? slc_group_cause(group, error) : SLUICE_OK;
 }
 
@@ -228,8 +240,8 @@ static sluice_status put_verdict(slc_group *group, const char *stage, int32_t li
     return status;
 }
 
-static void deliver(slc_group *group, const slc_round *round, uint32_t tag, slc_deadline deadline, hearing *all, sluice_status status,
-                    const sluice_error *error, slc_buffer *answer)
+static void deliver(slc_group *group, const slc_round *round, uint32_t tag, hearing *all, sluice_status status, const sluice_error *error,
+                    slc_buffer *answer)
 {
     bool each = status == SLUICE_OK && round->answer_each != NULL;
     slc_payload *common = each ? NULL : verdict_of(status, error, answer);
@@ -249,14 +261,14 @@ static void deliver(slc_group *group, const slc_round *round, uint32_t tag, slc_
     slc_payload_release(common);
     for (int32_t i = 1; i < group->world_size; i++)
         slc_group_drop_word(group, i);
-    while (group->state->unsent > 0 && !slc_deadline_passed(deadline) && !slc_flag_raised(group->cancelled))
-        slc_group_pump(group, round->stage, slc_group_slice(group, deadline));
 }
 
 static sluice_status lead(slc_group *group, const slc_round *round, uint32_t tag, slc_buffer *answer, sluice_error *error)
 {
     hearing all = { 0 };
     sluice_error verdict = SLUICE_ERROR_INIT;
+    if (round->mine != NULL && round->mine->status != SLUICE_OK)
+        slc_group_recall(group, tag);
     sluice_status status = gather(group, round, error);
     if (status != SLUICE_OK)
         return status;
@@ -270,7 +282,9 @@ static sluice_status lead(slc_group *group, const slc_round *round, uint32_t tag
         verdict.status = status;
         slc_buffer_clear(answer);
     }
-    deliver(group, round, tag, deadline, &all, status, &verdict, answer);
+    deliver(group, round, tag, &all, status, &verdict, answer);
+    while (group->state->unsent > 0 && !slc_deadline_passed(deadline) && !slc_flag_raised(group->cancelled))
+        slc_group_pump(group, round->stage, slc_group_slice(group, deadline));
     slc_arena_clear(&all.arena);
     if (status != SLUICE_OK)
         slc_error_copy(error, &verdict);
@@ -332,22 +346,92 @@ static void break_for_leader(slc_group *group, sluice_status status, const char 
     slc_group_break(group, &cause, NULL);
 }
 
-static sluice_status follow(slc_group *group, const slc_round *round, uint32_t tag, slc_buffer *answer, sluice_error *error)
+/* Whether a verdict came: one that came before the group broke still counts, every rank has the same. */
+static bool await_verdict(slc_group *group, const char *stage, slc_deadline deadline)
 {
     const slc_link *leader = &group->state->link[0];
-    slc_deadline patience = slc_word_patience(round->deadline);
-    if (!leader->left)
-        send_envelope(group, round, tag);
+    slc_deadline patience = slc_word_patience(deadline);
     while (!group->broken && !leader->has_word) {
         if (leader->left)
-            break_for_leader(group, SLUICE_PEER, round->stage, "", " has left", 0);
+            break_for_leader(group, SLUICE_PEER, stage, "", " has left", 0);
         else if (slc_deadline_passed(patience))
-            break_for_leader(group, SLUICE_TIMEOUT, round->stage, "no verdict from ", "", round->deadline.seconds);
-        else if (!slc_group_cancelled(group, round->stage))
-            slc_group_pump(group, round->stage, slc_group_slice(group, patience));
+            break_for_leader(group, SLUICE_TIMEOUT, stage, "no verdict from ", "", deadline.seconds);
+        else if (!slc_group_cancelled(group, stage))
+            slc_group_pump(group, stage, slc_group_slice(group, patience));
     }
-    /* A verdict that came before the group broke still counts: every rank has the same. */
-    return leader->has_word ? read_verdict(group, round, answer, error) : slc_group_cause(group, error);
+    return leader->has_word;
+}
+
+static sluice_status follow(slc_group *group, const slc_round *round, uint32_t tag, slc_buffer *answer, sluice_error *error)
+{
+    if (!group->state->link[0].left)
+        send_envelope(group, round, tag);
+    return await_verdict(group, round->stage, round->deadline) ? read_verdict(group, round, answer, error) : slc_group_cause(group, error);
+}
+
+/* ---- rounds that a rank does not wait for ---- */
+
+static slc_round owed_round(const slc_group *group, slc_deadline deadline)
+{
+    const sluice_error *said = &group->state->owed;
+    return (slc_round){ .stage = said->stage, .kind = SLC_ROUND_AGREE, .mine = said, .deadline = deadline };
+}
+
+/* Waits for the end of the round that this rank went on from; what it comes to was said to the host already. */
+static sluice_status settle(slc_group *group, const char *stage, slc_deadline deadline, sluice_error *error)
+{
+    struct slc_group_state *state = group->state;
+    if (!state->owes || group->broken)
+        return group->broken ? slc_group_cause(group, error) : SLUICE_OK;
+    state->owes = false;
+    if (group->rank == 0) {
+        slc_buffer none = { 0 };
+        slc_round round = owed_round(group, deadline);
+        (void)lead(group, &round, state->owed_tag, &none, NULL);
+        slc_buffer_clear(&none);
+    } else if (await_verdict(group, stage, deadline)) {
+        slc_group_drop_word(group, 0);
+    }
+    return group->broken ? slc_group_cause(group, error) : SLUICE_OK;
+}
+
+void slc_round_settle(slc_group *group)
+{
+    struct slc_group_state *state = group->state;
+    if (group->rank != 0 || !state->owes || group->broken)
+        return;
+    slc_round round = owed_round(group, slc_deadline_in(HUGE_VAL));
+    if (!all_said(group, round.stage, round.deadline))
+        return;
+    state->owes = false;
+    hearing all = { 0 };
+    slc_buffer none = { 0 };
+    sluice_error verdict = SLUICE_ERROR_INIT;
+    sluice_status status = judge(group, &round, &all, &none, &verdict);
+    deliver(group, &round, state->owed_tag, &all, status, &verdict, &none);
+    slc_arena_clear(&all.arena);
+}
+
+sluice_status slc_group_say(slc_group *group, const char *stage, const sluice_error *mine, slc_deadline deadline, sluice_error *error)
+{
+    slc_group_lock(group);
+    struct slc_group_state *state = group->state;
+    sluice_status status = settle(group, stage, deadline, error);
+    if (status == SLUICE_OK) {
+        state->owes = true;
+        state->owed_tag = group->rounds++;
+        slc_error_copy(&state->owed, mine);
+        snprintf(state->owed.stage, sizeof state->owed.stage, "%s", stage);
+        slc_round round = owed_round(group, slc_deadline_in(HUGE_VAL)); /* nobody need hurry for its sake */
+        if (group->rank == 0)
+            slc_group_recall(group, state->owed_tag);
+        else if (!state->link[0].left)
+            (void)send_envelope(group, &round, state->owed_tag);
+        if (group->broken)
+            status = slc_group_cause(group, error);
+    }
+    slc_group_unlock(group);
+    return status;
 }
 
 sluice_status slc_round_run(slc_group *group, const slc_round *round, slc_buffer *answer, sluice_error *error)
@@ -363,13 +447,11 @@ sluice_status slc_round_run(slc_group *group, const slc_round *round, slc_buffer
         slc_fail(&mine, SLUICE_INVALID, stage, "this rank's word (%zu bytes) must have at most %zu bytes", held.length, longest);
         held.mine = &mine;
     }
-    sluice_status status;
     slc_group_lock(group);
-    if (group->broken)
-        status = slc_group_cause(group, error);
-    else if (group->rank == 0)
+    sluice_status status = settle(group, stage, round->deadline, error);
+    if (status == SLUICE_OK && group->rank == 0)
         status = lead(group, &held, group->rounds++, answer, error);
-    else
+    else if (status == SLUICE_OK)
         status = follow(group, &held, group->rounds++, answer, error);
     slc_group_unlock(group);
     return status;

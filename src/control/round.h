@@ -25,4 +25,10 @@ typedef struct slc_round {
 /* Runs it; *answer is this rank's answer, to be cleared by the caller, empty unless the result is OK. */
 sluice_status slc_round_run(slc_group *group, const slc_round *round, slc_buffer *answer, sluice_error *error);
 
+/*
+ * Rank 0, without waiting: ends the round that it went on from (see slc_group_say) as soon as every word is there. Wants the
+ * lock held; the keeper calls it while the host is elsewhere.
+ */
+void slc_round_settle(slc_group *group);
+
 #endif

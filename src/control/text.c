@@ -129,7 +129,7 @@ void slc_line_add_sayings(slc_line *line, slc_saying *saying, size_t count, slc_
         while (at + members < count && same_key(&saying[at], &saying[at + members]))
             members++;
         if (said > 0 && room < GROUP_LEAST + REST_ROOM) {
-            slc_line_add(line, "; and %zu ranks more", count - said);
+            slc_line_add(line, "; and %zu more of %zu ranks", count - said, count);
             return;
         }
         size_t allowed = (room > REST_ROOM ? room - REST_ROOM : room) / left_groups;

@@ -35,7 +35,7 @@ typedef void (*slc_show)(slc_line *line, const slc_saying *saying, size_t longes
 
 /*
  * "rank 3: <text>; ranks 5-7, 9: <text>" in the order of each group's lowest rank; what does not fit ends as
- * "; and 12 ranks more". Reorders `saying`.
+ * "; and 12 more of 300 ranks". Reorders `saying`.
  */
 void slc_line_add_sayings(slc_line *line, slc_saying *saying, size_t count, slc_show show);
 

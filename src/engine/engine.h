@@ -5,6 +5,7 @@
  *     memory.c     memory that peers can map
  *     init.c       the stages of init, in order
  *     agreement.c  rounds over long lists: same on every rank, or the first line that differs
+ *     version.c    which version all live memory holds, and whether an update of it was left unfinished
  *     update.c     one batch of names, from preflight to done; start and finish
  *     staging.c    full parameters: slots, the mover thread, the sequence that load_weights pulls
  *     lifecycle.c  failure, abort, cancel, shutdown
@@ -59,6 +60,8 @@ typedef struct slc_session {
     slc_transport *transport;
     struct slc_staging *staging; /* worker of a plan with full parameters */
     double seconds_planning, seconds_init;
+    char version[256];    /* as round 4 found it on every worker */
+    char unfinished[640]; /* why there is none, "" where there is */
 
     /* the update */
     uint8_t *delivery; /* slc_delivery by plan index */
@@ -87,7 +90,7 @@ struct sluice_engine {
     size_t nregions, region_capacity;
 
     slc_session *session; /* NULL in state NEW */
-    bool dirty;
+    bool dirty; /* since the last finished update, bytes of another one may have moved; outlives the session */
     char version[256];
 };
 
@@ -118,6 +121,10 @@ sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluic
 /* agreement.c. "name=value" lines that must be equal on all ranks: DISAGREE lists the names with both values. */
 sluice_status slc_agree_on_settings(slc_group *group, const char *stage, const sluice_error *mine, const slc_buffer *lines,
                                     slc_deadline deadline, sluice_error *error);
+
+/* version.c: round 4, in which each rank also says what it holds; the answer is kept in the session until init has ended well. */
+sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mine, slc_deadline deadline, sluice_error *error);
+void slc_take_version(sluice_engine *engine);
 
 /* staging.c */
 sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t slot_bytes, struct slc_staging **staging, sluice_error *error);

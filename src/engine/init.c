@@ -7,7 +7,7 @@
  *     destination  rules (workers), agreement 2: the same destinations; trainers receive them
  *     compile      the plan into this rank's program; the transport's local preparation
  *     settings     agreement 3: transport, plan, unique id, limits
- *     runtime      agreement 4: every rank can run
+ *     runtime      agreement 4: every rank can run; which version all of them hold
  *     connect      roads to the peers, tried
  *
  * A stage gets the error so far (`mine`) and adds to it, so that every rank takes part in every round.
@@ -22,6 +22,7 @@ struct stages {
     slc_session *session;
     slc_deadline deadline;
     sluice_error mine; /* what this rank has to say in the next round */
+    bool recalled;     /* it stopped to connect, since another rank cannot */
 };
 
 /* ---- read ---- */
@@ -271,10 +272,22 @@ static sluice_status agree_on_settings(struct stages *stages, sluice_error *erro
 
 static sluice_status agree_on_runtime(struct stages *stages, sluice_error *error)
 {
-    return slc_group_round(stages->session->group, "runtime", &stages->mine, NULL, 0, NULL, NULL, NULL, stages->deadline, error);
+    return slc_agree_on_version(stages->engine, &stages->mine, stages->deadline, error);
 }
 
 /* ---- connect ---- */
+
+/* A rank that waits for a peer must not wait for one that has given up: it goes on to the round, and hears there. */
+static sluice_status check_connecting(void *context, sluice_error *error)
+{
+    struct stages *stages = context;
+    slc_watch watch = slc_engine_watch(stages->engine);
+    sluice_status status = watch.check(watch.context, error);
+    if (status != SLUICE_OK || !slc_group_recalled(stages->session->group))
+        return status;
+    stages->recalled = true;
+    return slc_fail(error, SLUICE_PEER, "connect", "another rank cannot connect");
+}
 
 static sluice_status connect_peers(struct stages *stages, sluice_error *error)
 {
@@ -290,13 +303,11 @@ static sluice_status connect_peers(struct stages *stages, sluice_error *error)
     sluice_status status = slc_group_exchange(session->group, "connect", &stages->mine, card.data, card.length, program->peer,
                                               program->npeers, &store, cards, lengths, stages->deadline, error);
     if (status == SLUICE_OK) {
-        /* A rank that cannot connect tells the others at once: they may be waiting for it inside their own connect. */
-        if (session->ops->connect(session->transport, cards, lengths, stages->deadline, slc_engine_watch(stages->engine), &stages->mine)
-            != SLUICE_OK)
-            slc_group_abort(session->group, &stages->mine);
+        slc_watch watch = { .check = check_connecting, .context = stages };
+        (void)session->ops->connect(session->transport, cards, lengths, stages->deadline, watch, &stages->mine);
+        if (stages->recalled)
+            stages->mine = (sluice_error)SLUICE_ERROR_INIT;
         status = slc_group_round(session->group, "connect", &stages->mine, NULL, 0, NULL, NULL, NULL, stages->deadline, error);
-        if (status != SLUICE_OK && stages->mine.status != SLUICE_OK)
-            status = slc_error_copy(error, &stages->mine);
     }
     slc_release((void *)cards);
     slc_release(lengths);
@@ -369,6 +380,8 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
     struct stages stages = { .engine = engine, .session = session, .mine = SLUICE_ERROR_INIT };
     sluice_status status = pass_stages(&stages, init_info, length, &found);
     if (status != SLUICE_OK) {
+        if (session->group == NULL && found.rank < 0)
+            found.rank = engine->options.rank; /* nobody was met: it is this rank's own */
         engine->session = NULL;
         slc_session_destroy(session);
         return slc_error_copy(error, &found);
@@ -377,6 +390,7 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
     slc_script_destroy(session->script);
     session->script = NULL;
     engine->state = SLUICE_STATE_READY;
+    slc_take_version(engine);
     slc_say(&engine->log, SLUICE_LOG_INFO, "init: ready in %.3f s (%.3f s planning): %zu direct, %zu full, %zu alias, %zu skipped",
             session->seconds_init, session->seconds_planning, session->totals.direct, session->totals.full, session->totals.alias,
             session->totals.skip);

@@ -1,6 +1,7 @@
 /*
- * update.c: an update from start to finish. A batch goes one way: preflight (local), agreement, move, done. Nothing moves
- * before every rank agreed on the names; a rank returns only when every rank is done, so that trainers may change sources.
+ * update.c: an update from start to finish. A batch goes one way: preflight (local, refused at once), agreement, move, done.
+ * Nothing moves before every rank agreed on the names; a rank returns only when every rank is done, so that trainers may
+ * change sources.
  */
 #include "engine/engine.h"
 
@@ -68,6 +69,8 @@ sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_er
     if (status != SLUICE_OK)
         return status;
     slc_session *session = engine->session;
+    if (partial && engine->dirty)
+        return slc_fail(error, SLUICE_STATE, "update", "a partial update is refused until a whole one is finished: %s", session->unfinished);
     memset(session->delivery, SLC_UNTOUCHED, slc_plan_count(session->plan));
     session->partial = partial;
     session->reloading = false;
@@ -135,10 +138,10 @@ static sluice_status agree_on_batch(sluice_engine *engine, const sluice_error *m
     return slc_agree_on_list(session->group, "update", &failed, digest, &list, NULL, deadline, error);
 }
 
-static bool batch_has_full(const slc_session *session)
+static bool batch_has(const slc_session *session, slc_mode mode)
 {
     for (size_t i = 0; i < session->nasked; i++)
-        if (slc_plan_at(session->plan, session->asked[i])->mode == SLC_MODE_FULL)
+        if (slc_plan_at(session->plan, session->asked[i])->mode == mode)
             return true;
     return false;
 }
@@ -161,14 +164,12 @@ static sluice_status move_batch(sluice_engine *engine, slc_deadline deadline, sl
 {
     slc_session *session = engine->session;
     slc_watch watch = slc_engine_watch(engine);
-    bool pulls = session->is_worker && batch_has_full(session);
+    bool pulls = session->is_worker && batch_has(session, SLC_MODE_FULL);
     sluice_status status = SLUICE_OK;
     if (pulls)
         status = begin_reload(engine, error);
-    if (status == SLUICE_OK && session->is_worker) {
-        engine->dirty = true;
+    if (status == SLUICE_OK && session->is_worker)
         status = session->ops->begin(session->transport, deadline, watch, error);
-    }
     if (status != SLUICE_OK)
         return status;
     if (pulls)
@@ -176,6 +177,19 @@ static sluice_status move_batch(sluice_engine *engine, slc_deadline deadline, sl
     for (size_t i = 0; i < session->nasked && status == SLUICE_OK; i++)
         status = slc_move(engine, session->asked[i], NULL, deadline, error);
     return status == SLUICE_OK ? session->ops->end(session->transport, deadline, watch, error) : status;
+}
+
+/*
+ * What is wrong with this rank's own call is known before it waits for anybody. The others hear it in the round that they
+ * come to.
+ */
+static sluice_status refuse_here(sluice_engine *engine, const sluice_error *mine, slc_deadline deadline, sluice_error *error)
+{
+    if (slc_group_say(engine->session->group, mine->stage, mine, deadline, error) != SLUICE_OK)
+        return slc_engine_fail(engine, error);
+    slc_error_copy(error, mine);
+    error->rank = engine->options.rank;
+    return error->status;
 }
 
 /* A refused batch leaves the update open; a group that broke on the way does not. */
@@ -198,11 +212,16 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
     slc_session *session = engine->session;
     slc_deadline deadline = slc_engine_deadline(engine, engine->options.timeouts.update);
     sluice_error mine = SLUICE_ERROR_INIT;
-    bool begun = preflight(session, names, count, &mine) == SLUICE_OK && !session->is_worker
-                 && session->ops->begin(session->transport, deadline, slc_engine_watch(engine), &mine) == SLUICE_OK;
+    if (preflight(session, names, count, &mine) != SLUICE_OK) {
+        forget_batch(session);
+        return refuse_here(engine, &mine, deadline, error);
+    }
+    bool begun = !session->is_worker && session->ops->begin(session->transport, deadline, slc_engine_watch(engine), &mine) == SLUICE_OK;
     if (agree_on_batch(engine, &mine, deadline, error) != SLUICE_OK)
         return refuse_batch(engine, begun, deadline, error);
     session->batch++;
+    /* From here on a worker may write, whether this rank learns of it or not. */
+    engine->dirty = engine->dirty || batch_has(session, SLC_MODE_DIRECT) || batch_has(session, SLC_MODE_FULL);
     if (move_batch(engine, deadline, error) != SLUICE_OK) {
         /* A peer that is gone may have ended because of what the group knows already: then that is the cause. */
         if (error->status == SLUICE_PEER || error->status == SLUICE_TIMEOUT)
@@ -271,8 +290,9 @@ static sluice_status finish(sluice_engine *engine, const char *version, sluice_e
     slc_deadline deadline = slc_engine_deadline(engine, engine->options.timeouts.finish);
     sluice_error mine = SLUICE_ERROR_INIT;
     slc_buffer lines = { 0 };
-    if (check_label(version, &mine) == SLUICE_OK && check_complete(session, &mine) == SLUICE_OK
-        && !slc_buffer_text(&lines, "version=%s\npartial=%d\n", version, session->partial))
+    if (check_label(version, &mine) != SLUICE_OK || check_complete(session, &mine) != SLUICE_OK)
+        return refuse_here(engine, &mine, deadline, error);
+    if (!slc_buffer_text(&lines, "version=%s\npartial=%d\n", version, session->partial))
         slc_fail_memory(&mine, "finish", "a label", 256);
     sluice_status status = slc_agree_on_settings(session->group, "finish", &mine, &lines, deadline, error);
     slc_buffer_clear(&lines);
@@ -295,9 +315,4 @@ sluice_status sluice_finish_update(sluice_engine *engine, const char *version, s
     sluice_error found = SLUICE_ERROR_INIT;
     status = finish(engine, version, &found);
     return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
-}
-
-const char *sluice_version(const sluice_engine *engine)
-{
-    return engine->dirty ? "dirty" : engine->version;
 }

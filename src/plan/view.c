@@ -93,23 +93,23 @@ static bool shares_bytes(const slc_live *live)
 static sluice_status check(const slc_live_set *set, const slc_live *live, sluice_error *error)
 {
     if (live->name == NULL || live->name[0] == '\0')
-        return slc_fail(error, SLUICE_INVALID, "init", "live[%zu] has no name", set->count);
+        return slc_fail(error, SLUICE_INVALID, "register", "live[%zu] has no name", set->count);
     if (strlen(live->name) > SLC_MAX_NAME)
-        return slc_fail(error, SLUICE_INVALID, "init", "live[%zu] has a name of %zu bytes; %d are allowed", set->count,
+        return slc_fail(error, SLUICE_INVALID, "register", "live[%zu] has a name of %zu bytes; %d are allowed", set->count,
                         strlen(live->name), SLC_MAX_NAME);
     if (slc_live_set_find(set, live->name) != NULL)
-        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' is registered twice", live->name);
+        return slc_fail(error, SLUICE_INVALID, "register", "live '%s' is registered twice", live->name);
     if (live->dtype == NULL)
-        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' has no dtype", live->name);
+        return slc_fail(error, SLUICE_INVALID, "register", "live '%s' has no dtype", live->name);
     if (live->ndim < 0 || live->ndim > SLC_MAX_DIMS)
-        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' has %d dims; 0 to %d are allowed", live->name, live->ndim,
+        return slc_fail(error, SLUICE_INVALID, "register", "live '%s' has %d dims; 0 to %d are allowed", live->name, live->ndim,
                         SLC_MAX_DIMS);
     for (int d = 0; d < live->ndim; d++) {
         if (live->shape[d] < 0)
-            return slc_fail(error, SLUICE_INVALID, "init", "live '%s' shape[%d] (%lld) must not be negative", live->name, d,
+            return slc_fail(error, SLUICE_INVALID, "register", "live '%s' shape[%d] (%lld) must not be negative", live->name, d,
                             (long long)live->shape[d]);
         if (live->stride[d] < 0)
-            return slc_fail(error, SLUICE_INVALID, "init", "live '%s' stride[%d] (%lld bytes) must not be negative", live->name,
+            return slc_fail(error, SLUICE_INVALID, "register", "live '%s' stride[%d] (%lld bytes) must not be negative", live->name,
                             d, (long long)live->stride[d]);
     }
     char shape[SLC_SHAPE_TEXT], stride[SLC_SHAPE_TEXT];
@@ -117,10 +117,10 @@ static sluice_status check(const slc_live_set *set, const slc_live *live, sluice
     slc_shape_text(live->ndim, live->shape, shape);
     slc_shape_text(live->ndim, live->stride, stride);
     if (!reach_of(live, &bytes))
-        return slc_fail(error, SLUICE_INVALID, "init",
+        return slc_fail(error, SLUICE_INVALID, "register",
                         "live '%s' of shape %s and strides %s bytes does not fit the address space", live->name, shape, stride);
     if (shares_bytes(live))
-        return slc_fail(error, SLUICE_INVALID, "init", "live '%s' of shape %s and strides %s bytes has elements that share bytes",
+        return slc_fail(error, SLUICE_INVALID, "register", "live '%s' of shape %s and strides %s bytes has elements that share bytes",
                         live->name, shape, stride);
     return SLUICE_OK;
 }
@@ -150,7 +150,7 @@ sluice_status slc_live_set_add(slc_live_set *set, const slc_live *live, sluice_e
     bool added;
     size_t number = attributes == NULL ? SLC_NO_NAME : slc_names_add(&set->names, live->name, &added);
     if (number == SLC_NO_NAME)
-        return slc_fail_memory(error, "init", "a live tensor", sizeof *live + strlen(live->name) + strlen(given));
+        return slc_fail_memory(error, "register", "a live tensor", sizeof *live + strlen(live->name) + strlen(given));
     slc_live *copy = &set->item[set->count++];
     *copy = *live;
     copy->name = set->names.name[number];
