@@ -14,6 +14,7 @@ local find, sub, byte, concat = string.find, string.sub, string.byte, table.conc
 local MOST_EXPANSIONS = 1024
 local MOST_DEEP = 2
 local MOST_SEGMENTS = 128
+local FIRST_STEPS, STEPS_EACH = 5000000, 500 -- nodes that finding may visit: some at first, more with every name
 local DOT = byte(".")
 
 -- ---- patterns ----
@@ -205,9 +206,15 @@ end
 local Matcher = {}
 Matcher.__index = Matcher
 
+local function give_up_plainly()
+   error("the search among patterns is too long", 0)
+end
+
 --- An empty matcher. After a find, matcher.from[k] and .to[k] say what the k-th wildcard of the pattern found matched.
-function match.new()
-   return setmetatable({ root = { least = math.huge }, from = {}, to = {}, head = {}, tail = {}, stack = {}, steps = 0 }, Matcher)
+-- @param give_up called, and raises, when finding has taken too many steps; nil: an error of Lua's
+function match.new(give_up)
+   return setmetatable({ root = { least = math.huge }, from = {}, to = {}, head = {}, tail = {}, stack = {}, give_up = give_up or give_up_plainly,
+                         steps = FIRST_STEPS }, Matcher)
 end
 
 --- Adds a simple pattern. Of several that match a name, the one with the smallest number wins.
@@ -257,6 +264,10 @@ local function walk(self, node, i, wild)
    if node.least >= self.best then
       return
    end
+   self.steps = self.steps - 1
+   if self.steps < 0 then
+      self.give_up()
+   end
    local last = self.count
    if i > last then
       if node.number and node.number < self.best then
@@ -304,6 +315,7 @@ function Matcher:find(name)
       at = dot + 1
    end
    self.count, self.best, self.found = count, math.huge, nil
+   self.steps = self.steps + STEPS_EACH
    walk(self, self.root, 1, 0)
    return self.found
 end

@@ -5,11 +5,24 @@ local nearest = {}
 
 local LONGEST = 200
 
+-- The two texts without what they begin and end with alike; that changes no distance.
+local function differing(a, b)
+   local least, head, tail = math.min(#a, #b), 0, 0
+   while head < least and a:byte(head + 1) == b:byte(head + 1) do
+      head = head + 1
+   end
+   while tail < least - head and a:byte(-tail - 1) == b:byte(-tail - 1) do
+      tail = tail + 1
+   end
+   return a:sub(head + 1, -tail - 1), b:sub(head + 1, -tail - 1)
+end
+
 -- Edits (insert, delete, replace, swap of neighbours) between two texts; stops counting past `limit`.
 local function distance(a, b, limit)
    if math.abs(#a - #b) > limit then
       return limit + 1
    end
+   a, b = differing(a, b)
    local before, last, row = {}, {}, {}
    for j = 0, #b do
       last[j] = j

@@ -1,286 +1,20 @@
---- The rule language: checks each rule of a rule file and of those it extends, and builds the matchers that find a name's
--- rule. Mistakes are said as "file:line: rule "pattern": ...".
+--- The rule language: reads a rule file and those it extends, and builds the matchers that find a name's rule. Mistakes are
+-- said as "file:line: rule "pattern": ...".
 -- @module sluice.rule
 
 local check = require "sluice.check"
 local match = require "sluice.match"
-local nearest = require "sluice.nearest"
+local rule_body = require "sluice.rule_body"
 local rule_file = require "sluice.rule_file"
 local words = require "sluice.words"
 
 local rule = {}
 
 local MOST_FILES = 8
-local MOST_STRIPS = 64
+local MOST_PATTERNS = 100000 -- of all rules, pins and unsourced, one for each value of {p=a|b}
+local MOST_RENAMES = 256 -- and as many strips: each name goes through all of them
 
-local STRIP_KEYS = { into = true, at = true, from = true, layout = true, permute = true, pad = true, zero = true }
-local ZERO_KEYS = { "from", "pad", "permute" } -- that cannot stand beside zero
-local MODE_KEYS = { full = true, skip = true, alias = true }
-local BODY_KEYS = { shape = true, companion = true }
-for _, keys in ipairs({ STRIP_KEYS, MODE_KEYS }) do
-   for key in pairs(keys) do
-      BODY_KEYS[key] = true
-   end
-end
-
-local function fail(made, text, ...)
-   check.raise("SCRIPT", ('%s: rule "%s": %s'):format(made.place, made.pattern, text:format(...)))
-end
-
--- ---- picks ----
-
---- The pick inside a slice or a pin, if there is one.
-function rule.pick_in(value)
-   local number = value.start or value.at or value.coordinate
-   return type(number) == "table" and number or nil
-end
-
--- The picks in some lists of slices and placements.
-local function picks_in(...)
-   local picks = {}
-   for i = 1, select("#", ...) do
-      for _, value in ipairs((select(i, ...))) do
-         picks[#picks + 1] = rule.pick_in(value)
-      end
-   end
-   return picks
-end
-
-local function check_picks(picks, pattern, complain)
-   for _, pick in ipairs(picks) do
-      if not pattern.names[pick.capture] and not pattern.listed[pick.capture] then
-         complain(('pick("%s") names no capture of the pattern'):format(pick.capture))
-      end
-   end
-end
-
--- ---- values of a destination ----
-
--- One value of a kind, or a list of such values; always gives a list.
-local function list_of(made, key, value, kinds, wanted)
-   if value == nil then
-      return {}
-   end
-   local list = words.kind(value) and { value } or value
-   if type(list) ~= "table" then
-      fail(made, "%s (%s) must be %s, or a list of them", key, words.shown(value), wanted)
-   end
-   for i = 1, math.max(table.maxn(list), 1) do
-      if not kinds[words.kind(list[i])] and next(list) ~= nil then
-         fail(made, "%s[%d] (%s) must be %s", key, i, words.shown(list[i]), wanted)
-      end
-   end
-   for index in pairs(list) do
-      if type(index) ~= "number" then
-         fail(made, "%s has the key '%s'; it must be %s, or a list of them", key, tostring(index), wanted)
-      end
-   end
-   return list
-end
-
-local function check_slices(made, key, value)
-   local list = list_of(made, key, value, { span = true, index = true }, "a span or an index")
-   local seen = {}
-   for _, slice in ipairs(list) do
-      if seen[slice.dim] then
-         fail(made, "%s slices dim %d twice", key, slice.dim)
-      end
-      seen[slice.dim] = true
-   end
-   return list
-end
-
-local function check_layout(made, value)
-   local list = list_of(made, "layout", value, { shard = true, pin = true, first = true, replicate = true },
-      "column, row, replicate, a shard, a first or a pin")
-   local kept, seen = {}, {}
-   for _, placement in ipairs(list) do
-      if words.kind(placement) ~= "replicate" then
-         if seen[placement.axis] then
-            fail(made, "layout places axis '%s' twice", placement.axis)
-         end
-         seen[placement.axis] = true
-         kept[#kept + 1] = placement
-      elseif #list > 1 then
-         fail(made, "layout has replicate beside other placements; axes that are not named replicate")
-      end
-   end
-   return kept
-end
-
-local function check_permute(made, value)
-   if value == nil then
-      return nil
-   end
-   local seen = {}
-   for i = 1, type(value) == "table" and #value or 0 do
-      local dim = value[i]
-      if type(dim) ~= "number" or dim % 1 ~= 0 or dim < 0 or dim >= #value or seen[dim] then
-         fail(made, "permute must hold each of 0 to %d once; it has %s", #value - 1, words.shown(dim))
-      end
-      seen[dim] = true
-   end
-   if type(value) ~= "table" or #value == 0 then
-      fail(made, "permute (%s) must be a list of dims, as {1, 0}", words.shown(value))
-   end
-   return value
-end
-
-local function check_text(made, key, value)
-   if type(value) ~= "string" or value == "" then
-      fail(made, "%s (%s) must be a text", key, words.shown(value))
-   end
-   return value
-end
-
-local function check_keys(made, body, allowed)
-   local names = {}
-   for key in pairs(body) do
-      if type(key) ~= "number" and not allowed[key] then
-         names[#names + 1] = tostring(key)
-      end
-   end
-   table.sort(names)
-   if names[1] then
-      fail(made, "unknown key '%s'%s", names[1], nearest.hint(names[1], nearest.keys(allowed)))
-   end
-end
-
--- A strip that clears: what it takes from the rule is the live tensor, the part of it and the pins.
-local function check_zero(made, body, defaults)
-   if body.zero ~= true then
-      fail(made, "zero (%s) must be true", words.shown(body.zero))
-   end
-   for _, key in ipairs(ZERO_KEYS) do
-      if body[key] ~= nil then
-         fail(made, "%s cannot stand beside zero: that strip brings nothing", key)
-      end
-   end
-   local into, layout = body.into or defaults.into, {}
-   for _, placement in ipairs(check_layout(made, body.layout or defaults.layout)) do
-      if words.kind(placement) == "pin" then
-         layout[#layout + 1] = placement
-      elseif body.layout then
-         fail(made, "layout (%s) of a strip with zero must be pins: each worker clears its own part",
-            words.shown(placement))
-      end
-   end
-   local at = check_slices(made, "at", body.at)
-   return {
-      into = into and check_text(made, "into", into), at = at, from = {}, layout = layout, zero = true,
-      picks = picks_in(at, layout), templates = {},
-   }
-end
-
-local function check_strip(made, body, defaults)
-   if body.zero ~= nil and body.zero ~= false then
-      return check_zero(made, body, defaults)
-   end
-   local function value(key)
-      if body[key] == nil then
-         return defaults[key]
-      end
-      return body[key]
-   end
-   local pad = value("pad")
-   if pad ~= nil and pad ~= "zero" then
-      fail(made, 'pad (%s) must be "zero"', words.shown(pad))
-   end
-   local at, from = check_slices(made, "at", value("at")), check_slices(made, "from", value("from"))
-   local layout = check_layout(made, value("layout"))
-   return {
-      into = value("into") ~= nil and check_text(made, "into", value("into")) or nil,
-      at = at, from = from, layout = layout, permute = check_permute(made, value("permute")), pad = pad,
-      picks = picks_in(at, from, layout), templates = {},
-   }
-end
-
-local function check_strips(made, body)
-   local count, brings = table.maxn(body), false
-   if body.zero ~= nil then
-      fail(made, "zero stands in a strip beside the strip that brings the parameter: { ... }, { into = ..., zero = true }")
-   elseif count == 0 then
-      return { check_strip(made, body, {}) }
-   elseif count > MOST_STRIPS then
-      fail(made, "%d strips; a rule may have %d", count, MOST_STRIPS)
-   end
-   local strips = {}
-   for i = 1, count do
-      if type(body[i]) ~= "table" or words.kind(body[i]) then
-         fail(made, "strip %d (%s) must be a table", i, words.shown(body[i]))
-      end
-      check_keys(made, body[i], STRIP_KEYS)
-      if table.maxn(body[i]) > 0 then
-         fail(made, "strip %d must hold no strips of its own", i)
-      end
-      strips[i] = check_strip(made, body[i], body)
-      brings = brings or not strips[i].zero
-   end
-   if not brings then
-      fail(made, 'every strip is zero, none brings the parameter; say skip = "a reason" if it is not served')
-   end
-   return strips
-end
-
-local function check_shape(made, value)
-   if value == nil then
-      return nil
-   elseif type(value) ~= "table" or words.kind(value) then
-      fail(made, 'shape (%s) must be a list of numbers and "*"', words.shown(value))
-   end
-   for i = 1, table.maxn(value) do
-      local extent = value[i]
-      if extent ~= "*" and (type(extent) ~= "number" or extent % 1 ~= 0 or extent < 1) then
-         fail(made, 'shape[%d] (%s) must be an integer of at least 1, or "*"', i, words.shown(extent))
-      end
-   end
-   return value
-end
-
-local function check_companions(made, value)
-   local list = type(value) == "string" and { value } or value or {}
-   if type(list) ~= "table" then
-      fail(made, "companion (%s) must be a parameter's name, or a list of them", words.shown(value))
-   end
-   for i = 1, table.maxn(list) do
-      check_text(made, ("companion[%d]"):format(i), list[i])
-   end
-   return list
-end
-
--- What a rule says, checked as far as it can be before a parameter is seen.
-local function read_body(made)
-   local body = made.body
-   check_keys(made, body, BODY_KEYS)
-   local said = { place = made.place, pattern = made.pattern, shape = check_shape(made, body.shape),
-                  companions = check_companions(made, body.companion) }
-   for _, mode in ipairs({ "alias", "full", "skip" }) do
-      if body[mode] ~= nil and body[mode] ~= false then
-         if said.mode then
-            fail(made, "%s and %s cannot both hold", said.mode, mode)
-         end
-         said.mode, said.text = mode, check_text(made, mode, body[mode])
-      end
-   end
-   if not said.mode then
-      said.mode, said.strips = "direct", check_strips(made, body)
-      return said
-   end
-   for key in pairs(STRIP_KEYS) do
-      if body[key] ~= nil and not (key == "into" and said.mode == "full") then
-         fail(made, "%s cannot stand beside %s", key, said.mode)
-      end
-   end
-   if body.into ~= nil then -- where the host's loader puts it: nothing else need write there
-      said.strips = { { into = check_text(made, "into", body.into), picks = {} } }
-   end
-   if table.maxn(body) > 0 then
-      fail(made, "strips cannot stand beside %s", said.mode)
-   end
-   return said
-end
-
--- ---- from rules to matchers ----
+local fail = rule_body.fail
 
 local function read_pattern(pattern, complain)
    local read, problem = match.pattern(pattern)
@@ -300,10 +34,10 @@ end
 
 -- What a rule says, with its templates.
 local function read_rule(made, pattern)
-   local said = read_body(made)
+   local said = rule_body.read(made)
    said.names, said.into, said.companion = pattern.names, {}, {}
    for i, strip in ipairs(said.strips or {}) do
-      check_picks(strip.picks, pattern, function(problem) fail(made, "%s", problem) end)
+      rule_body.check_picks(strip.picks, pattern, function(problem) fail(made, "%s", problem) end)
       said.into[i] = strip.into and template(made, "into", strip.into, pattern) or false
    end
    for i, companion in ipairs(said.companions) do
@@ -329,8 +63,25 @@ local function plain_rule(file, value)
    return { pattern = value[1], body = body, place = file.at(value[1]) }
 end
 
+-- A matcher that gives up where patterns are made to be searched for ever.
+local function new_matcher(set)
+   return match.new(function()
+      check.raise("SCRIPT", ("%s: too many patterns with ** and captures could match alike; the search for a name's rule is too long")
+         :format(set.path))
+   end)
+end
+
+-- Counts patterns, each for every value of its {p=a|b}.
+local function count(set, place, read)
+   set.patterns = set.patterns + #read.simples
+   if set.patterns > MOST_PATTERNS then
+      check.raise("SCRIPT", ("%s: more than %d patterns, each {p=a|b} counted once a value"):format(place, MOST_PATTERNS))
+   end
+end
+
 local function add_rule(set, file, made)
    local pattern = read_pattern(made.pattern, function(problem) fail(made, "%s", problem) end)
+   count(set, made.place, pattern)
    local said = read_rule(made, pattern)
    set.list[#set.list + 1] = said
    said.file, said.read, said.number = file, pattern, #set.list
@@ -362,9 +113,10 @@ local function add_where(set, made)
    local function complain(problem)
       check.raise("SCRIPT", ('%s: where "%s": %s'):format(made.place, made.pattern, problem))
    end
-   local picks, pattern = picks_in(made.pins), read_pattern(made.pattern, complain)
-   check_picks(picks, pattern, complain)
-   set.pins = set.pins or match.new()
+   local picks, pattern = rule_body.picks_in(made.pins), read_pattern(made.pattern, complain)
+   rule_body.check_picks(picks, pattern, complain)
+   count(set, made.place, pattern)
+   set.pins = set.pins or new_matcher(set)
    local said = { place = made.place, pattern = made.pattern, names = pattern.names }
    for _, simple in ipairs(pattern.simples) do
       set.pin_count = set.pin_count + 1
@@ -385,11 +137,12 @@ local function add_pins(set, file)
    end
 end
 
-local function read_rename(file, key, pair)
+local function read_rename(set, file, key, pair)
    local function complain(problem)
       check.raise("SCRIPT", ('%s: %s "%s": %s'):format(file.at(pair[1]), key, pair[1], problem))
    end
-   local matcher, pattern = match.new(), read_pattern(pair[1], complain)
+   local matcher, pattern = new_matcher(set), read_pattern(pair[1], complain)
+   count(set, file.at(pair[1]), pattern)
    local compiled, problem = match.template(pair[2], pattern)
    if not compiled then
       complain(("(%s) %s"):format(pair[2], problem))
@@ -403,13 +156,18 @@ end
 -- A trainer's name goes from the extending file to the extended one, a live name comes back the other way.
 local function add_renames(set, file)
    for _, pair in ipairs(file.result.rename or {}) do
-      set.renames[#set.renames + 1] = read_rename(file, "rename", pair)
+      set.renames[#set.renames + 1] = read_rename(set, file, "rename", pair)
    end
    for i, pair in ipairs(file.result.rename_live or {}) do
-      table.insert(set.live_renames, i, read_rename(file, "rename_live", pair))
+      table.insert(set.live_renames, i, read_rename(set, file, "rename_live", pair))
    end
    for _, segments in ipairs(file.result.strip or {}) do
       set.strips[#set.strips + 1] = { text = segments:gsub("^%.", ""):gsub("%.$", ""), place = file.at(segments) }
+   end
+   for _, key in ipairs({ "renames", "live_renames", "strips" }) do
+      if #set[key] > MOST_RENAMES then
+         check.raise("SCRIPT", ("%s: more than %d %s"):format(file.path, MOST_RENAMES, key))
+      end
    end
 end
 
@@ -418,8 +176,9 @@ local function add_unsourced(set, file)
       local read = read_pattern(pattern, function(problem)
          check.raise("SCRIPT", ('%s: unsourced "%s": %s'):format(file.at(pattern), pattern, problem))
       end)
+      count(set, file.at(pattern), read)
       for _, simple in ipairs(read.simples) do
-         set.unsourced = set.unsourced or match.new()
+         set.unsourced = set.unsourced or new_matcher(set)
          set.unsourced:add(simple, 1, { pattern = pattern, place = file.at(pattern) })
       end
    end
@@ -431,7 +190,8 @@ end
 -- @return the set: rules and pins (matchers), list (what each rule says, in order), renames, strips, unsourced, otherwise,
 -- full, require_direct, and the path
 function rule.load(rules, environment)
-   local set = { rules = match.new(), list = {}, count = 0, pin_count = 0, renames = {}, live_renames = {}, strips = {} }
+   local set = { list = {}, count = 0, pin_count = 0, patterns = 0, renames = {}, live_renames = {}, strips = {} }
+   set.rules = new_matcher(set)
    local file, files = nil, 0
    while rules do
       local from = file
@@ -440,6 +200,7 @@ function rule.load(rules, environment)
       if files > MOST_FILES then
          check.raise("SCRIPT", ("%s: extends: more than %d files extend each other"):format(from.path, MOST_FILES))
       end
+      set.path = set.path or file.path
       add_rules(set, file)
       add_pins(set, file)
       add_renames(set, file)
@@ -449,7 +210,6 @@ function rule.load(rules, environment)
             set[key] = file.result[key]
          end
       end
-      set.path = set.path or file.path
       rules = file.result.extends
    end
    return set

@@ -17,6 +17,7 @@ local KEYS = {
    name = "text", extends = "text", strip = "texts", rename = "pairs", rename_live = "pairs", unsourced = "texts", pins = "list", rules = "list",
    otherwise = "text", full = "text", require_direct = "boolean",
 }
+local MOST_ITEMS = 100000
 local OTHERWISE = { default = true, full = true, error = true }
 
 -- ---- finding ----
@@ -72,8 +73,23 @@ local function line_of(file, needle)
    return file.path
 end
 
-local function quoted(text)
-   return "[\"'%[]" .. text:gsub("%p", "%%%0") .. "[\"'%]]"
+-- The first line of each text that stands in quotes, read once: a file may hold thousands.
+local function quoted_lines(file)
+   local lines, number = {}, 0
+   for line in (file.text .. "\n"):gmatch("([^\n]*)\n") do
+      number = number + 1
+      for _, text in line:gmatch("([\"'])(.-)%1") do
+         lines[text] = lines[text] or number
+      end
+   end
+   return lines
+end
+
+-- "file:line" of the first line that has `text` in quotes, "file" where none has.
+local function quoted_at(file, text)
+   file.quoted = file.quoted or quoted_lines(file)
+   local number = file.quoted[text]
+   return number and ("%s:%d"):format(file.path, number) or file.path
 end
 
 local function fail(file, key, text, ...)
@@ -109,8 +125,8 @@ local function check_value(file, key, value)
       fail(file, key, "%s (%s) must be a list", key, words.shown(value))
    end
    for index in pairs(value) do
-      if type(index) ~= "number" then
-         fail(file, key, "%s must be a list; it has the key '%s'", key, tostring(index))
+      if type(index) ~= "number" or index % 1 ~= 0 or index < 1 or index > MOST_ITEMS then
+         fail(file, key, "%s must be a list; it has the key '%s'", key, type(index) == "string" and index or words.shown(index))
       end
    end
    if kind == "texts" then
@@ -123,6 +139,9 @@ end
 local function check_table(file, result)
    if type(result) ~= "table" or words.kind(result) then
       check.raise("SCRIPT", ("%s: the file (%s) must return a table"):format(file.path, words.shown(result)))
+   end
+   if result[1] ~= nil then
+      check.raise("SCRIPT", ("%s: the file returns a list; its rules go under a key: return { rules = { ... } }"):format(file.path))
    end
    for _, key in ipairs(nearest.keys((function()
       local names = {}
@@ -164,7 +183,7 @@ function rule_file.load(rules, environment, from)
    check_table(file, result)
    file.result = result
    function file.at(wanted)
-      return line_of(file, quoted(wanted))
+      return quoted_at(file, wanted)
    end
    return file
 end

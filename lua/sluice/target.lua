@@ -4,7 +4,7 @@
 
 local check = require "sluice.check"
 local default = require "sluice.default"
-local rule = require "sluice.rule"
+local rule_body = require "sluice.rule_body"
 local words = require "sluice.words"
 
 local target = {}
@@ -51,7 +51,7 @@ local function settle(list, picks, numbers)
    local settled = {}
    for i, value in ipairs(list) do
       settled[i] = value
-      local pick = rule.pick_in(value)
+      local pick = rule_body.pick_in(value)
       for k = 1, pick and #picks or 0 do
          if picks[k] == pick then
             local number = numbers[k]

@@ -438,7 +438,7 @@ describe("a mistake is told with its place:", function()
       { "", "FILE: the file (nil) must return a table" },
       { "return {", "FILE:1: unexpected symbol near '<eof>'" },
       { "\n\nreturn { ruels = {} }", "FILE:3: unknown key 'ruels' (did you mean rules?)" },
-      { "return { [1] = 5 }", "FILE: unknown key '1'" },
+      { "return { [1] = 5 }", "FILE: the file returns a list; its rules go under a key: return { rules = { ... } }" },
       { "return {\n rules = 5 }", "FILE:2: rules (5) must be a list" },
       { "return {\n rules = { a = 5 } }", "FILE:2: rules must be a list; it has the key 'a'" },
       { "return { rules = { 5 } }", 'FILE: rules[1] (5) must be a rule: rule "pattern" { ... }' },
