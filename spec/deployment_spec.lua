@@ -120,7 +120,7 @@ describe("deployment.check()", function()
       { "a host with a list", plain({ host = { axes = {} } }), "host.axes (a table) must be a string, a number or a boolean" },
       { "a host with a number as key", plain({ host = { "x" } }), "host has the key 1; keys must be names" },
       { "a model that is a name", plain({ model = "llama" }),
-         'model ("llama") must be a table with some of the keys family, size, layers, config, checkpoint, experts, dtype, live_experts and naming' },
+         'model ("llama") must be a table with some of the keys family, size, layers, config, checkpoint, experts, dtype, live_experts, naming and mtp' },
       { "a model without size or family", plain({ model = {} }), "model must name a size (one of " .. SIZES
          .. ") or a family with a config" },
       { "an unknown size", plain({ model = { size = "Llama-3-9B" } }), 'model.size ("Llama-3-9B") must be one of ' .. SIZES
@@ -283,7 +283,7 @@ describe("deployment.read()", function()
       for name, title in pairs({
          ["minilm"] = "all-MiniLM-L6-v2", ["minilm-full"] = "all-MiniLM-L6-v2", ["llama3-8b"] = "Llama-3-8B (2 of 32 layers)",
          ["qwen3-8b"] = "Qwen3-8B (2 of 36 layers)", ["qwen3-30b-a3b"] = "Qwen3-30B-A3B (2 of 48 layers)",
-         ["qwen3-235b"] = "Qwen3-235B-A22B",
+         ["qwen3-235b"] = "Qwen3-235B-A22B", ["deepseek-v3"] = "DeepSeek-V3",
       }) do
          it(("accepts examples/deployments/%s.lua, and its init info"):format(name), function()
             local path = ("examples/deployments/%s.lua"):format(name)

@@ -156,7 +156,9 @@ local function check_table(file, result)
    end
    for key in pairs(KEYS) do
       if result[key] == false and KEYS[key] ~= "boolean" then
-         result[key] = nil -- a condition left it out
+         if key ~= "full" then -- a file's `full = false` stands against what an extended one says
+            result[key] = nil -- a condition left it out
+         end
       elseif result[key] ~= nil then
          check_value(file, key, result[key])
       end

@@ -256,14 +256,14 @@ local HOST_KEYS = {}
 for key in ([[architecture quantization pipeline_parallel_size tensor_parallel_size num_attention_heads num_key_value_heads
    head_dim hidden_size intermediate_size moe_intermediate_size num_experts vocab_size padded_vocab_size tie_word_embeddings
    num_hidden_layers finalizes_modules weight_block_size repacks
-   pipeline_layers expert_parallel_size moe_tensor_parallel_size expert_map live_experts
+   pipeline_layers expert_parallel_size moe_tensor_parallel_size expert_map live_experts serves_mtp
    n_routed_experts n_shared_experts num_local_experts num_experts_per_tok first_k_dense_replace num_nextn_predict_layers
    decoder_sparse_step mlp_only_layers shared_expert_intermediate_size
    q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim attention_bias use_sliding_window vision_config]]):gmatch("%S+") do
    HOST_KEYS[key] = true
 end
 
--- Why everything goes whole to the host's loader, unless the file says that it knows better; nil where nothing speaks for it.
+-- Why everything goes whole to the host's loader, unless the file says that it knows better; false where nothing speaks for it.
 local function policy_word(host)
    return function(knows)
       if type(knows) ~= "table" or kinds[knows] then
@@ -284,7 +284,7 @@ local function policy_word(host)
             end
          end
       end
-      return default.policies(host, known)[1]
+      return default.policies(host, known)[1] or false
    end
 end
 

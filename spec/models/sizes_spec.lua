@@ -11,6 +11,8 @@ describe("published sizes", function()
    local cases = {
       { "Llama-3-8B", 291, 8030261248 }, { "Llama-3-70B", 723, 70553706496 }, { "Qwen3-8B", 399, 8190735360 },
       { "Qwen3-32B", 707, 32762123264 }, { "Qwen3-30B-A3B", 18867, 30532122624 }, { "Qwen3-235B-A22B", 36945, 235093634560 },
+      -- With the drafting layer and the scales of every block.
+      { "DeepSeek-V3", 91991, 684531386000 },
    }
    for _, case in ipairs(cases) do
       it(("gives %s its %d parameters"):format(case[1], case[2]), function()

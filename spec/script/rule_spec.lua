@@ -319,12 +319,12 @@ describe("the host", function()
 
    it("has a policy, of which a file may know better", function()
       local awq, staged = { quantization = "awq" }, { pipeline_parallel_size = 2 }
-      assert.equal("nil", value("policy {}"))
+      assert.equal("false", value("policy {}"))
       assert.equal("the host is quantized (awq)", value("policy {}", { host = awq }))
       assert.equal("the host is quantized (awq)", value('policy { quantization = "fp8" }', { host = awq }))
-      assert.equal("nil", value('policy { quantization = { "fp8", "awq" } }', { host = awq }))
+      assert.equal("false", value('policy { quantization = { "fp8", "awq" } }', { host = awq }))
       assert.equal("the host has 2 pipeline stages", value("policy {}", { host = staged }))
-      assert.equal("nil", value("policy { pipeline = true }", { host = staged }))
+      assert.equal("false", value("policy { pipeline = true }", { host = staged }))
       assert.equal("the host repacks what it loads", value('policy { pipeline = true, quantization = "awq" }',
          { host = { quantization = "awq", repacks = true } }))
       assert.equal("destination: FILE:1: policy: unknown key 'pipelines' (did you mean pipeline?)", value("policy { pipelines = true }"))

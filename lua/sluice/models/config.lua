@@ -17,8 +17,11 @@ local integers = {
    num_experts = MAX_EXPERTS, moe_intermediate_size = MAX_EXTENT, decoder_sparse_step = MAX_LAYERS,
    max_position_embeddings = MAX_EXTENT, type_vocab_size = MAX_EXTENT,
    num_local_experts = MAX_EXPERTS, checkpoint_vocab_size = 2 ^ 31 - 1,
+   n_routed_experts = MAX_EXPERTS, n_shared_experts = MAX_EXPERTS, first_k_dense_replace = MAX_LAYERS, moe_layer_freq = MAX_LAYERS,
+   q_lora_rank = MAX_EXTENT, kv_lora_rank = MAX_EXTENT, qk_nope_head_dim = MAX_HEADS, qk_rope_head_dim = MAX_HEADS,
+   v_head_dim = MAX_HEADS, num_nextn_predict_layers = MAX_LAYERS,
 }
-local may_be_zero = {}
+local may_be_zero = { first_k_dense_replace = true, num_nextn_predict_layers = true }
 local booleans = { tie_word_embeddings = true, announce_tied = true, attention_bias = true, mlp_bias = true }
 
 -- Choices of a deployment that no published configuration makes; a family names those that it has. The first is the default.
@@ -26,9 +29,10 @@ local choices = {
    experts = { "single", "packed" },
    live_experts = { "experts", "experts.routed_experts" },
    naming = { "module", "hub", "text" }, -- whose names a multimodal trainer has; "text": it has the language model alone
+   mtp = { "skipped", "served" },
 }
 
-local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts", "naming" }
+local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts", "naming", "mtp" }
 local dtypes = { "bfloat16", "float16", "float32" }
 
 local function sorted_keys(set)
@@ -42,6 +46,18 @@ end
 
 local size_names = sorted_keys(sizes)
 
+-- fp8 in blocks: the one form that a trainer sends as the host holds it.
+local function quantization_of(value, path)
+   check.keys(value, path, { "quant_method", "weight_block_size", "activation_scheme", "fmt" })
+   check.one_of(value.quant_method, path .. ".quant_method", { "fp8" })
+   check.one_of(value.fmt or "e4m3", path .. ".fmt", { "e4m3" })
+   local block = check.list(value.weight_block_size, path .. ".weight_block_size", 2, 2, "the rows and columns of a block")
+   for i, extent in ipairs(block) do
+      check.integer(extent, ("%s.weight_block_size[%d]"):format(path, i), 1, MAX_EXTENT)
+   end
+   return { quant_method = "fp8", weight_block_size = { block[1], block[2] } }
+end
+
 -- One key of model.config, checked by what the key is.
 local function value_of(key, value, layers)
    local path = "model.config." .. key
@@ -52,6 +68,8 @@ local function value_of(key, value, layers)
          check.fail("%s (%s) must be true or false", path, check.shown(value))
       end
       return value
+   elseif key == "quantization_config" then
+      return quantization_of(value, path)
    end
    -- mlp_only_layers
    check.list(value, path, 0, MAX_LAYERS, "layer numbers")

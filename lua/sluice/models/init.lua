@@ -27,6 +27,7 @@ models.families = {
    gemma2 = require "sluice.models.gemma2",
    gemma3 = require "sluice.models.gemma3",
    phi3 = require "sluice.models.phi3",
+   deepseek_v3 = require "sluice.models.deepseek_v3",
    bert = require "sluice.models.bert",
 }
 

@@ -63,6 +63,13 @@ return {
       family = "phi3", num_hidden_layers = 32, hidden_size = 3072, intermediate_size = 8192,
       num_attention_heads = 32, num_key_value_heads = 32, vocab_size = 32064,
    },
+   ["DeepSeek-V3"] = {
+      family = "deepseek_v3", num_hidden_layers = 61, hidden_size = 7168, intermediate_size = 18432,
+      num_attention_heads = 128, num_key_value_heads = 128, vocab_size = 129280,
+      q_lora_rank = 1536, kv_lora_rank = 512, qk_nope_head_dim = 128, qk_rope_head_dim = 64, v_head_dim = 128,
+      n_routed_experts = 256, n_shared_experts = 1, moe_intermediate_size = 2048, first_k_dense_replace = 3, moe_layer_freq = 1,
+      num_nextn_predict_layers = 1, quantization_config = { quant_method = "fp8", weight_block_size = { 128, 128 } },
+   },
    ["all-MiniLM-L6-v2"] = {
       family = "bert", num_hidden_layers = 6, hidden_size = 384, intermediate_size = 1536,
       num_attention_heads = 12, vocab_size = 30522, max_position_embeddings = 512, type_vocab_size = 2,
