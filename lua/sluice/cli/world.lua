@@ -37,7 +37,13 @@ local keys = {
    { "--rules", "rules", nil, "Rule file, or the name of a family." },
    { "--transport", "transport", nil, "What moves the bytes: host." },
    { "--road", "road", nil, "How the host transport copies: map, pull or ring; it takes the best that works." },
-   { "--timeout", "timeout_s", positive, "Deadline of every wait, in seconds." },
+   { "--timeout", "timeout_s", positive, "Deadline of every wait." },
+   { "--connect-timeout", "timeouts.connect", positive, "The same until every rank has joined." },
+   { "--agree-timeout", "timeouts.agree", positive, "The same for the rest of init." },
+   { "--update-timeout", "timeouts.update", positive, "The same for one batch." },
+   { "--finish-timeout", "timeouts.finish", positive, "The same for the end of an update." },
+   { "--shutdown-timeout", "timeouts.shutdown", positive, "The same for a rank's last words; at most 1 counts." },
+   { "--beat", "beat_s", positive, "How often ranks say that they live; the same on every rank. One that is silent for three is lost." },
 }
 
 --- What --save is for, as help tells it.
@@ -51,6 +57,9 @@ function world.configure(parser)
       local option = parser:option(entry[1], entry[4]):target(entry[2])
       if entry[3] then
          option:convert(entry[3])
+      end
+      if entry[3] == positive then
+         option:argname("<seconds>")
       end
    end
    parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
@@ -163,6 +172,7 @@ function world:job(rank, init_info, more)
       live = rank >= self.trainers and live_of(self.description, rank - self.trainers) or nil,
       init_info = init_info, host = cjson.encode(deployment.host(self.description, checked)),
       rules = checked.rules, transport = checked.transport, road = checked.road, timeout_s = checked.timeout_s,
+      timeouts = checked.timeouts, beat_s = checked.beat_s,
       staging_slots = checked.staging_slots or 0, updates = checked.updates, batches = checked.batches,
       checkpoint = checked.model.checkpoint, listen_fd = -1, key_fd = -1, insecure_control = false,
       verify = true, ordinary = false,
