@@ -66,6 +66,17 @@ function world.configure(parser)
    parser:flag("--json", "Print one JSON object on standard output.")
 end
 
+--- Adds --rank to a command's parser.
+function world.rank_option(parser, help)
+   parser:option("--rank", help):convert(function(text)
+      local rank = tonumber(text)
+      if not rank or rank < 0 or rank % 1 ~= 0 then
+         return nil, ("'%s' is no rank"):format(text)
+      end
+      return rank
+   end)
+end
+
 local function settings(args)
    local list = {}
    for _, entry in ipairs(keys) do
