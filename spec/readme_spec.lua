@@ -45,8 +45,8 @@ describe("README.md", function()
    end)
 
    it("shows what explain says, but for the lines of a family's rules", function()
-      local function without_lines(text)
-         return (text:gsub("(llama%.lua):%d+", "%1"):gsub("tried %d+ of %d+", "tried"):gsub("  +", "  "))
+      local function without_lines(shown)
+         return (shown:gsub("(llama%.lua):%d+", "%1"):gsub("tried %d+ of %d+", "tried"):gsub("  +", "  "))
       end
       local count = 0
       for line, output in text():gmatch("\n```\n%$ build/sluice (explain [^\n]*)\n(.-)```") do
