@@ -219,6 +219,8 @@ local function parse_json(text, chunkname)
    local good, result = pcall(parser.decode, text)
    if not good then
       check.fail("%s is not JSON: %s", chunkname, (tostring(result):gsub("^.-:%d+: ", "")))
+   elseif type(result) ~= "table" then
+      check.fail("%s holds %s, not a JSON object", chunkname, check.shown(result))
    end
    local key = twice(text)
    if key then
@@ -276,6 +278,15 @@ local function apply(raw, setting)
    place[steps[#steps]] = value
 end
 
+-- The model, completed by the config.json of its checkpoint; a model that names a public size needs none.
+local function with_published(model, published)
+   if type(model) ~= "table" or type(model.checkpoint) ~= "string" or model.size ~= nil then
+      return model
+   end
+   local text, path = published(model.checkpoint)
+   return text and models.filled_in(model, parse_json(text, path)) or model
+end
+
 local function try(f, ...)
    local result, text = check.try(f, ...)
    if result == nil then
@@ -295,14 +306,17 @@ end
 -- @param chunkname its name, for messages
 -- @param[opt] settings a list of "model.layers=2", put over what the file says before it is checked; the value is JSON or a
 --    text, null takes a key away
+-- @param[opt] published function(checkpoint) -> the text of the config.json beside that checkpoint and its path, or nil: it
+--    fills in what the model's config leaves out
 -- @return the checked table as deployment.check makes it, or nil and a text
-function deployment.read(text, chunkname, settings)
+function deployment.read(text, chunkname, settings, published)
    return try(function()
       local raw = parse(text, chunkname)
       if type(raw) == "table" then
          for _, setting in ipairs(settings or {}) do
             apply(raw, setting)
          end
+         raw.model = published and with_published(raw.model, published) or raw.model
       end
       return checked(raw)
    end)

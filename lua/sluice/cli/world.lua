@@ -11,7 +11,7 @@ local world = {}
 world.__index = world
 
 local NO_MEMORY = 3 -- of sluice_status
-local LONGEST_DEPLOYMENT = 1024 * 1024
+local LONGEST_DEPLOYMENT, LONGEST_CONFIG = 1024 * 1024, 1024 * 1024
 
 local function natural(text)
    local number = tonumber(text)
@@ -99,6 +99,18 @@ local function beside(path, file)
    return path
 end
 
+-- The text and the path of the config.json that lies with a checkpoint of the deployment in `file`, or nil.
+local function config_beside(file)
+   return function(checkpoint)
+      local path = beside(checkpoint, file)
+      local folder = native.kind(path) == "folder" and path or path:match("^(.*)/[^/]*$") or "."
+      local config = folder .. "/config.json"
+      if native.kind(config) == "file" then
+         return fault.read_file("checkpoint", config, LONGEST_CONFIG), config
+      end
+   end
+end
+
 local function no_checkpoint(path, file)
    local folder = file:match("^(.*/)") or "./"
    fault.wrong("checkpoint: %s: nothing is there%s%s", path,
@@ -111,7 +123,8 @@ end
 function world.load(args)
    local start = native.monotonic()
    local source = fault.read_file("deployment", args.deployment, LONGEST_DEPLOYMENT)
-   local checked = fault.check(deployment.read(source, args.deployment, settings(args)))
+   local checked = fault.check(deployment.read(source, args.deployment, settings(args),
+      config_beside(args.deployment)))
    if checked.rules and checked.rules:find("[/.]") then -- else it is the name of a family
       checked.rules = beside(checked.rules, args.deployment)
       local kind = native.kind(checked.rules)
