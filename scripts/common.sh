@@ -60,3 +60,12 @@ build_tree()
    grep -E '^-- sluice: ' "$log" | sed "s/^-- sluice: /$script: /" || true
    say "built $directory in $((SECONDS - started)) s"
 }
+
+# Whether a program with libFuzzer and the sanitizers can be linked here.
+can_fuzz()
+{
+   command -v clang >/dev/null 2>&1 || return 1
+   printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
+      'int LLVMFuzzerTestOneInput(const uint8_t *d, size_t n) { return d == NULL && n > 0; }' |
+      clang -x c -fsanitize=fuzzer,address,undefined -o /dev/null - >/dev/null 2>&1
+}

@@ -28,6 +28,27 @@ describe("word", function()
       end
    end)
 
+   it("gives an error without a text that of its status", function()
+      for _, text in ipairs({"", "update: "}) do
+         local read = read_error(control.u32(4) .. control.u32(2) .. control.string("update") .. control.string(text))
+         assert.equal("update: " .. ffi.string(C.sluice_status_text(4)), read.text)
+      end
+      assert.equal(ffi.string(C.sluice_status_text(4)), read_error(control.u32(4) .. control.u32(2) .. control.string("") ..
+         control.string("")).text)
+   end)
+
+   it("refuses an envelope with two statuses", function()
+      local envelope, err = ffi.new("slc_envelope"), inside.error()
+      local function read(outer, inner)
+         local whole = ("\0"):rep(17) .. control.string("s") .. control.u32(outer) .. control.u32(inner) .. control.u32(1)
+            .. control.string("s") .. control.string("t")
+         return C.slc_word_read_envelope(ffi.cast("const unsigned char *", whole), #whole, envelope, err)
+      end
+      assert.is_true(read(4, 4))
+      assert.is_false(read(4, 5))
+      assert.is_false(read(4, 0))
+   end)
+
    it("refuses every truncation, and texts with zero bytes or beyond their bound", function()
       local whole = control.u32(5) .. control.u32(2) .. control.string("stage") .. control.string("text")
       assert.is_table(read_error(whole))

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { EARLY_MS = 500, EARLY_PART = 10, PATIENCE_NS = 200000000 };
@@ -52,6 +53,8 @@ void slc_word_read_error(slc_reader *reader, sluice_error *error)
         error->rank = -1;
     if (!read_text(reader, error->stage, sizeof error->stage) || !read_text(reader, error->text, sizeof error->text))
         *error = (sluice_error)SLUICE_ERROR_INIT;
+    else if (slc_word_bare(error->stage, error->text)[0] == '\0')
+        snprintf(error->text, sizeof error->text, "%s%s%s", error->stage, error->stage[0] == '\0' ? "" : ": ", sluice_status_text(error->status));
 }
 
 int64_t slc_word_left_ms(slc_deadline deadline)
@@ -111,7 +114,7 @@ bool slc_word_read_envelope(const unsigned char *payload, size_t length, slc_env
         return true;
     }
     slc_word_read_error(&reader, error);
-    return !reader.failed && slc_reader_left(&reader) == 0;
+    return !reader.failed && slc_reader_left(&reader) == 0 && error->status == envelope->status;
 }
 
 const char *slc_word_bare(const char *stage, const char *text)

@@ -18,7 +18,10 @@
 
 /* Writes an error, whole. */
 void slc_word_write_error(slc_buffer *buffer, const sluice_error *error);
-/* The error, tamed; a payload that is none sets reader->failed. A status of OK or beyond the list becomes PEER. */
+/*
+ * The error, tamed; a payload that is none sets reader->failed. A status of OK or beyond the list becomes PEER, an empty text
+ * that of the status.
+ */
 void slc_word_read_error(slc_reader *reader, sluice_error *error);
 
 typedef struct slc_envelope {
@@ -35,7 +38,7 @@ typedef struct slc_envelope {
 /* Writes this rank's word: the body, or `mine` where that is an error. */
 void slc_word_write_envelope(slc_buffer *buffer, slc_deadline deadline, uint8_t kind, const char *stage, const sluice_error *mine,
                              const void *body, size_t length);
-/* False for a payload that is none. error is filled for a status other than OK. */
+/* False for a payload that is none. error is filled for a status other than OK, and has that status. */
 bool slc_word_read_envelope(const unsigned char *payload, size_t length, slc_envelope *envelope, sluice_error *error);
 
 /* The deadline that a rank named, seen from here, a little early so that rank 0's word reaches it in time. */

@@ -158,13 +158,16 @@ static bool next_line(slc_reader *reader, struct line *line)
     return true;
 }
 
-/* Settings come in the same order from every rank: the same code writes them. A line more or less is named as such. */
+/*
+ * Settings come in the same order from every rank: the same code writes them. A line more or less is named as such. Ends
+ * once there is more than an error can say: a rank may have sent a million lines.
+ */
 static void compare_settings(const slc_word *reference, const slc_word *other, slc_buffer *differences)
 {
     slc_reader a = { .data = reference->body, .length = reference->length };
     slc_reader b = { .data = other->body, .length = other->length };
     struct line x = { 0 }, y = { 0 };
-    for (;;) {
+    while (differences->length < SLUICE_ERROR_TEXT) {
         bool more_a = next_line(&a, &x), more_b = next_line(&b, &y);
         if (!more_a && !more_b)
             return;

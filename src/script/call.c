@@ -47,19 +47,20 @@ int slc_lua_fail(lua_State *L, sluice_status status, const char *format, ...)
     __builtin_unreachable();
 }
 
+int64_t slc_lua_integer(lua_State *L, int index, int64_t low, int64_t high)
+{
+    static const lua_Number MOST = 9007199254740992.0;
+    lua_Number number = lua_tonumber(L, index);
+    bool whole = lua_type(L, index) == LUA_TNUMBER && number >= -MOST && number <= MOST && (lua_Number)(int64_t)number == number;
+    if (!whole || (int64_t)number < low || (int64_t)number > high)
+        luaL_error(L, "not a checked number");
+    return (int64_t)number;
+}
+
 static void fail_memory(lua_State *L)
 {
     const slc_script *script = slc_lua_script(L);
     slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory in the script (%zu bytes held, at most %zu)", script->used, script->limit);
-}
-
-void slc_lua_add(lua_State *L, const luaL_Reg *functions, void *context)
-{
-    for (; functions->name != NULL; functions++) {
-        lua_pushlightuserdata(L, context);
-        lua_pushcclosure(L, functions->func, 1);
-        lua_setfield(L, -2, functions->name);
-    }
 }
 
 void slc_lua_load(lua_State *L, const char *text, size_t length, const char *chunk_name)
@@ -161,11 +162,6 @@ static void collect_waste(slc_script *script, int top)
     (void)lua_cpcall(script->L, collect, NULL);
     lua_settop(script->L, top);
     script->limit = limit;
-}
-
-void slc_script_collect(slc_script *script)
-{
-    collect_waste(script, lua_gettop(script->L));
 }
 
 static sluice_status call_protected(slc_script *script, call *c)

@@ -37,12 +37,12 @@ sluice_status slc_script_evaluate(slc_script *script, const char *code, size_t l
 int slc_lua_raise(lua_State *L, const sluice_error *error) __attribute__((noreturn));
 int slc_lua_fail(lua_State *L, sluice_status status, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
 
+/* The number at `index`, which must be an integer in [low, high]; raises where it is not. At most 2^53 in size. */
+int64_t slc_lua_integer(lua_State *L, int index, int64_t low, int64_t high);
+
 void slc_lua_load(lua_State *L, const char *text, size_t length, const char *chunk_name); /* pushes the chunk, or raises */
 
 slc_script *slc_lua_script(lua_State *L); /* the script a state belongs to */
-
-/* Adds functions, ended by a NULL name, to the table on top; each has `context` as its upvalue. */
-void slc_lua_add(lua_State *L, const luaL_Reg *functions, void *context);
 
 /* ---- for the files of this layer ---- */
 

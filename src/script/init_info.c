@@ -48,9 +48,9 @@ static int meet(lua_State *L)
     if (length >= sizeof b->info->address)
         return luaL_error(L, "address too long");
     memcpy(b->info->address, address, length + 1);
-    b->info->port = (uint16_t)luaL_checkint(L, 2);
-    b->info->trainers = (int32_t)luaL_checknumber(L, 3);
-    b->info->world_size = (int32_t)luaL_checknumber(L, 4);
+    b->info->port = (uint16_t)slc_lua_integer(L, 2, 1, UINT16_MAX);
+    b->info->trainers = (int32_t)slc_lua_integer(L, 3, 1, INT32_MAX);
+    b->info->world_size = (int32_t)slc_lua_integer(L, 4, 1, INT32_MAX);
     *b->met = true;
     return 0;
 }
@@ -59,7 +59,7 @@ static int meet(lua_State *L)
 static int open_plan(lua_State *L)
 {
     builder *b = get_builder(L);
-    int32_t trainers = (int32_t)luaL_checknumber(L, 1), workers = (int32_t)luaL_checknumber(L, 2);
+    int32_t trainers = (int32_t)slc_lua_integer(L, 1, 1, INT32_MAX), workers = (int32_t)slc_lua_integer(L, 2, 1, INT32_MAX);
     if (b->plan == NULL)
         b->plan = slc_plan_create(trainers, workers);
     if (b->plan == NULL)
@@ -86,7 +86,7 @@ static int add_mesh(lua_State *L)
     luaL_checkstack(L, SLC_MAX_AXES, "axes"); /* the names stay on the stack, so that they stay valid */
     for (; mesh.naxes < (int)entries / 2; mesh.naxes++) {
         lua_rawgeti(L, 3, 2 * mesh.naxes + 2);
-        mesh.axis[mesh.naxes] = (int32_t)lua_tonumber(L, -1);
+        mesh.axis[mesh.naxes] = (int32_t)slc_lua_integer(L, -1, 1, INT32_MAX);
         lua_pop(L, 1);
         lua_rawgeti(L, 3, 2 * mesh.naxes + 1);
         mesh.axis_name[mesh.naxes] = luaL_checkstring(L, -1);
@@ -101,10 +101,13 @@ static int add_mesh(lua_State *L)
 /* One placement from five numbers: axis, dim or -1, parts or pin, kind of split, chunk. */
 static slc_placement read_placement(lua_State *L, int index)
 {
-    double value[5];
+    static const int64_t LOW[5] = { 0, -1, 0, 0, 0 };
+    static const int64_t HIGH[5] = { SLC_MAX_AXES - 1, SLC_MAX_DIMS - 1, INT32_MAX, SLC_SPLIT_CHUNK, INT64_MAX };
+    int64_t value[5];
+    luaL_checktype(L, index, LUA_TTABLE);
     for (int i = 0; i < 5; i++) {
         lua_rawgeti(L, index, i + 1);
-        value[i] = lua_tonumber(L, -1);
+        value[i] = slc_lua_integer(L, -1, LOW[i], HIGH[i]);
         lua_pop(L, 1);
     }
     slc_placement placement = { .kind = value[1] < 0 ? SLC_PIN : SLC_SHARD, .axis = (int)value[0] };
@@ -114,13 +117,14 @@ static slc_placement read_placement(lua_State *L, int index)
     }
     placement.dim = (int)value[1];
     placement.parts = (int32_t)value[2];
-    placement.split = (slc_split)(int)value[3];
-    placement.chunk = (int64_t)value[4];
+    placement.split = (slc_split)value[3];
+    placement.chunk = value[4];
     return placement;
 }
 
 int slc_lua_read_placements(lua_State *L, int index, slc_layout *layout)
 {
+    luaL_checktype(L, index, LUA_TTABLE);
     size_t count = lua_objlen(L, index);
     if (count > SLC_MAX_AXES)
         return luaL_error(L, "too many placements");
@@ -159,13 +163,13 @@ static int add_param(lua_State *L)
 {
     builder *b = get_builder(L);
     slc_param param = { .name = luaL_checkstring(L, 1), .dtype = slc_dtype_find(luaL_checkstring(L, 2)) };
-    int number = luaL_checkint(L, 4);
+    int64_t number = slc_lua_integer(L, 4, 1, b->nlayouts);
     size_t ndim = lua_objlen(L, 3);
-    if (param.dtype == NULL || number < 1 || number > b->nlayouts || ndim > SLC_MAX_DIMS)
+    if (param.dtype == NULL || ndim > SLC_MAX_DIMS)
         return luaL_error(L, "not a checked parameter");
     for (; param.ndim < (int)ndim; param.ndim++) {
         lua_rawgeti(L, 3, param.ndim + 1);
-        param.shape[param.ndim] = (int64_t)lua_tonumber(L, -1);
+        param.shape[param.ndim] = slc_lua_integer(L, -1, 1, INT64_MAX);
         lua_pop(L, 1);
     }
     param.source = &b->layout[number - 1];
@@ -227,7 +231,7 @@ static int set_unique_id(lua_State *L)
 /* max_cta(number) */
 static int set_max_cta(lua_State *L)
 {
-    get_builder(L)->info->max_cta = (int32_t)luaL_checknumber(L, 1);
+    get_builder(L)->info->max_cta = (int32_t)slc_lua_integer(L, 1, 1, INT32_MAX);
     return 0;
 }
 

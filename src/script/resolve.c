@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "script/resolver.h"
+#include "script/call.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,18 @@
 
 enum { MOST_TARGETS = 64 };
 
-static slc_resolver *get_resolver(lua_State *L)
+typedef struct resolver {
+    slc_script *script;
+    slc_plan *plan;
+    const slc_live_set *live;
+    const char *rules;
+    slc_arena *arena;
+    slc_resolution *resolution;
+    slc_target *template; /* by number, less one; `live` unset */
+    int ntemplates, capacity;
+} resolver;
+
+static resolver *get_resolver(lua_State *L)
 {
     return lua_touserdata(L, lua_upvalueindex(1));
 }
@@ -41,7 +52,7 @@ static int count_params(lua_State *L)
 /* param(number from 1) -> name, dtype, "4096,128", whether full is allowed */
 static int read_param(lua_State *L)
 {
-    const slc_param *param = slc_plan_at(get_resolver(L)->plan, (size_t)luaL_checknumber(L, 1) - 1);
+    const slc_param *param = slc_plan_at(get_resolver(L)->plan, (size_t)slc_lua_integer(L, 1, 1, INT64_MAX) - 1);
     if (param == NULL)
         return luaL_error(L, "no such parameter");
     lua_pushstring(L, param->name);
@@ -61,7 +72,7 @@ static int count_live(lua_State *L)
 static const slc_live *get_live(lua_State *L)
 {
     const slc_live_set *set = get_resolver(L)->live;
-    size_t index = (size_t)luaL_checknumber(L, 1) - 1;
+    size_t index = (size_t)slc_lua_integer(L, 1, 1, INT64_MAX) - 1;
     if (index >= set->count)
         luaL_error(L, "no such live tensor");
     return &set->item[index];
@@ -126,24 +137,27 @@ static int read_meshes(lua_State *L)
 /* A list of lists {start, step, count, select}, at most SLC_MAX_DIMS; gives how many. */
 static int read_ranges(lua_State *L, int index, slc_range *range)
 {
+    static const int64_t LOW[4] = { 0, 1, SLC_TO_END, 0 }, HIGH[4] = { INT64_MAX, INT64_MAX, INT64_MAX, 1 };
+    luaL_checktype(L, index, LUA_TTABLE);
     size_t count = lua_objlen(L, index);
     if (count > SLC_MAX_DIMS)
         return luaL_error(L, "too many dims");
     for (int dim = 0; dim < (int)count; dim++) {
-        double value[4];
+        int64_t value[4];
         lua_rawgeti(L, index, dim + 1);
+        luaL_checktype(L, -1, LUA_TTABLE);
         for (int i = 0; i < 4; i++) {
             lua_rawgeti(L, -1, i + 1);
-            value[i] = lua_tonumber(L, -1);
+            value[i] = slc_lua_integer(L, -1, LOW[i], HIGH[i]);
             lua_pop(L, 1);
         }
         lua_pop(L, 1);
-        range[dim] = (slc_range){ .start = (int64_t)value[0], .step = (int64_t)value[1], .count = (int64_t)value[2], .select = value[3] != 0 };
+        range[dim] = (slc_range){ .start = value[0], .step = value[1], .count = value[2], .select = value[3] != 0 };
     }
     return (int)count;
 }
 
-static slc_target *next_template(lua_State *L, slc_resolver *r)
+static slc_target *next_template(lua_State *L, resolver *r)
 {
     if (r->ntemplates == r->capacity) {
         int capacity = r->capacity == 0 ? 64 : 2 * r->capacity;
@@ -162,7 +176,7 @@ static slc_target *next_template(lua_State *L, slc_resolver *r)
 static int add_template(lua_State *L)
 {
     static const char *const PADS[] = { "none", "zero", "empty", "clear", NULL }; /* as slc_pad */
-    slc_resolver *r = get_resolver(L);
+    resolver *r = get_resolver(L);
     slc_layout layout = { .mesh = slc_plan_mesh(r->plan, true, luaL_checkstring(L, 1)) };
     if (layout.mesh == NULL)
         return luaL_error(L, "no such mesh");
@@ -170,9 +184,10 @@ static int add_template(lua_State *L)
     slc_target *target = next_template(L, r);
     read_ranges(L, 3, target->source);
     target->view.ndim = read_ranges(L, 4, target->view.range);
-    for (int i = 0; i < SLC_MAX_DIMS; i++) {
+    luaL_checktype(L, 5, LUA_TTABLE);
+    for (int i = 0; i < SLC_MAX_DIMS && i < (int)lua_objlen(L, 5); i++) {
         lua_rawgeti(L, 5, i + 1);
-        target->view.order[i] = (int8_t)lua_tointeger(L, -1);
+        target->view.order[i] = (int8_t)slc_lua_integer(L, -1, 0, SLC_MAX_DIMS - 1);
         lua_pop(L, 1);
     }
     target->pad = (slc_pad)luaL_checkoption(L, 6, PADS[0], PADS);
@@ -187,28 +202,29 @@ static int add_template(lua_State *L)
 static int set_destination(lua_State *L)
 {
     static const slc_mode MODES[] = { SLC_MODE_UNRESOLVED, SLC_MODE_DIRECT, SLC_MODE_FULL, SLC_MODE_ALIAS, SLC_MODE_SKIP };
-    slc_resolver *r = get_resolver(L);
-    int mode = luaL_checkint(L, 2), ntargets = (lua_gettop(L) - 4) / 2;
-    if (mode < 1 || mode > 4 || ntargets > MOST_TARGETS)
+    resolver *r = get_resolver(L);
+    size_t index = (size_t)slc_lua_integer(L, 1, 1, INT64_MAX) - 1;
+    slc_mode mode = MODES[slc_lua_integer(L, 2, 1, 4)];
+    int ntargets = lua_gettop(L) < 6 ? 0 : (lua_gettop(L) - 4) / 2;
+    if (ntargets > MOST_TARGETS)
         return luaL_error(L, "not a destination");
     slc_target target[MOST_TARGETS];
     for (int i = 0; i < ntargets; i++) {
-        int number = luaL_checkint(L, 7 + 2 * i);
-        if (number < 1 || number > r->ntemplates)
-            return luaL_error(L, "no such template");
-        target[i] = r->template[number - 1];
+        target[i] = r->template[slc_lua_integer(L, 7 + 2 * i, 1, r->ntemplates) - 1];
         target[i].live = luaL_checkstring(L, 6 + 2 * i);
     }
-    slc_param destination = { .mode = MODES[mode], .reason = luaL_checkstring(L, 3), .where = luaL_checkstring(L, 4),
+    slc_param destination = { .mode = mode, .reason = luaL_checkstring(L, 3), .where = luaL_checkstring(L, 4),
                               .alias_of = luaL_optstring(L, 5, NULL), .ntargets = (size_t)ntargets, .target = target };
     sluice_error error = SLUICE_ERROR_INIT;
-    if (slc_plan_set(r->plan, (size_t)luaL_checknumber(L, 1) - 1, &destination, &error) != SLUICE_OK)
+    if (slc_plan_set(r->plan, index, &destination, &error) != SLUICE_OK)
         slc_lua_raise(L, &error);
     return 0;
 }
 
-static void read_texts(lua_State *L, int index, slc_resolver *r, slc_texts *texts)
+static void read_texts(lua_State *L, int index, resolver *r, slc_texts *texts)
 {
+    *texts = (slc_texts){ 0 };
+    luaL_checktype(L, index, LUA_TTABLE);
     size_t count = lua_objlen(L, index);
     texts->item = slc_arena_take(r->arena, count, sizeof *texts->item);
     if (texts->item == NULL)
@@ -227,7 +243,7 @@ static void read_texts(lua_State *L, int index, slc_resolver *r, slc_texts *text
 /* finish(list of unsourced live names, list of loaded ones, strict coverage, whole modules) */
 static int finish(lua_State *L)
 {
-    slc_resolver *r = get_resolver(L);
+    resolver *r = get_resolver(L);
     read_texts(L, 1, r, &r->resolution->unsourced);
     read_texts(L, 2, r, &r->resolution->loaded);
     r->resolution->strict_coverage = lua_toboolean(L, 3);
@@ -235,32 +251,22 @@ static int finish(lua_State *L)
     return 0;
 }
 
-void slc_resolver_push(lua_State *L, slc_resolver *resolver)
+static int push_resolver(lua_State *L, void *context)
 {
     static const luaL_Reg FUNCTIONS[] = {
         { "count", count_params },   { "param", read_param },       { "live_count", count_live }, { "live", read_live },
         { "host", read_host },       { "attributes", read_attributes }, { "meshes", read_meshes },
         { "template", add_template }, { "set", set_destination },   { "finish", finish },         { NULL, NULL },
     };
+    const resolver *r = context;
     lua_newtable(L);
-    slc_lua_add(L, FUNCTIONS, resolver);
-}
-
-static int push_arguments(lua_State *L, void *context)
-{
-    slc_resolver *r = context;
-    slc_resolver_push(L, r);
+    for (const luaL_Reg *f = FUNCTIONS; f->name != NULL; f++) {
+        lua_pushlightuserdata(L, context);
+        lua_pushcclosure(L, f->func, 1);
+        lua_setfield(L, -2, f->name);
+    }
     lua_pushstring(L, r->rules);
     return 2;
-}
-
-static void keep_context(lua_State *L, int count, void *context)
-{
-    const slc_resolver *r = context;
-    if (count < 1)
-        return;
-    lua_pushvalue(L, 1);
-    r->resolution->context = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
 /* ---- the doors ---- */
@@ -301,8 +307,8 @@ sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set
                           slc_resolution *resolution, sluice_error *error)
 {
     *resolution = (slc_resolution){ 0 };
-    slc_resolver r = { .script = script, .plan = plan, .live = live, .rules = rules, .arena = arena, .resolution = resolution };
-    sluice_status status = slc_script_call(script, "destination", "sluice.resolve", "resolve", push_arguments, keep_context, &r, error);
+    resolver r = { .script = script, .plan = plan, .live = live, .rules = rules, .arena = arena, .resolution = resolution };
+    sluice_status status = slc_script_call(script, "destination", "sluice.resolve", "resolve", push_resolver, NULL, &r, error);
     slc_release(r.template);
     return status == SLUICE_OK ? slc_plan_complete(plan, error) : status;
 }
