@@ -40,12 +40,13 @@ describe("deployment.check()", function()
          model = { size = "Qwen3-30B-A3B", layers = 2, family = "qwen3_moe" },
          trainer = { mesh = { { "pp", 2 }, { "dp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } },
          worker = { mesh = { { "dp", 2 }, { "tp", 4 } } },
-         transport = "host", updates = 1, batches = 1, timeout_s = 60, host = {},
+         transport = "host", updates = 1, batches = 1, timeout_s = 60, timeouts = {}, host = {},
       }, deployment.check(plain()))
    end)
 
    it("keeps what is given", function()
       local changes = { rules = "qwen3_moe", transport = "nccl", road = "pull", staging_slots = 3, updates = 5, batches = 7, timeout_s = 0.5,
+         timeouts = { connect = 3, update = 0.5 }, beat_s = 0.05,
          host = { finalizes_modules = true, quantization = "fp8", depth = 3 } }
       local checked = deployment.check(plain(changes))
       for key, value in pairs(changes) do
@@ -68,9 +69,9 @@ describe("deployment.check()", function()
       { "a value that is no table", 3, "the file gives 3; it must give a table with model, trainer and worker" },
       { "an unknown key", plain({ modle = {} }), 'the table has the unknown key "modle": did you mean model?' },
       { "an unknown key like no other", plain({ frobnication = 1 }), 'the table has the unknown key "frobnication"; known are model, '
-         .. "trainer, worker, rules, transport, road, staging_slots, updates, batches, timeout_s and host" },
+         .. "trainer, worker, rules, transport, road, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
       { "a list item among the keys", plain({ [1] = "llama" }), "the table has the unknown key 1; known are model, "
-         .. "trainer, worker, rules, transport, road, staging_slots, updates, batches, timeout_s and host" },
+         .. "trainer, worker, rules, transport, road, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
       { "no model", { trainer = mesh, worker = mesh }, "model is missing" },
       { "no trainer", { model = {}, worker = mesh }, "trainer is missing" },
       { "no worker", { model = {}, trainer = mesh }, "worker is missing" },
@@ -115,6 +116,12 @@ describe("deployment.check()", function()
       { "a host's value that is no number", plain({ host = { x = 0 / 0 } }), "host.x (nan) must be a finite number" },
       { "a host's value without end", plain({ host = { x = -1 / 0 } }), "host.x (-inf) must be a finite number" },
       { "a deadline of 0", plain({ timeout_s = 0 }), "timeout_s (0) must be a number above 0 and at most 86400" },
+      { "a deadline of one phase of 0", plain({ timeouts = { finish = 0 } }), "timeouts.finish (0) must be a number above 0 and at most 86400" },
+      { "a deadline of no phase", plain({ timeouts = { conect = 1 } }), 'timeouts has the unknown key "conect": did you mean connect?' },
+      { "deadlines that are a number", plain({ timeouts = 4 }), "timeouts (4) must be a table with some of the keys connect, agree, update, "
+         .. "finish and shutdown" },
+      { "a beat that no engine takes", plain({ beat_s = 0.01 }), "beat_s (0.01) must be a number from 0.05 to 3600" },
+      { "a beat that is a text", plain({ beat_s = "1" }), 'beat_s ("1") must be a number from 0.05 to 3600' },
       { "a deadline that is no number", plain({ timeout_s = 0 / 0 }), "timeout_s (nan) must be a number above 0 and at most 86400" },
       { "a host that is a text", plain({ host = "x" }), 'host ("x") must be a table' },
       { "a host with a list", plain({ host = { axes = {} } }), "host.axes (a table) must be a string, a number or a boolean" },

@@ -4,12 +4,16 @@ local cjson = require "cjson"
 local program = require "spec.cli.program"
 local world = require "spec.support.world"
 
-local function blocks(language)
+local function text()
    local file = assert(io.open("README.md"))
-   local text = file:read("*a")
+   local whole = file:read("*a")
    file:close()
+   return whole
+end
+
+local function blocks(language)
    local found = {}
-   for block in text:gmatch("\n```" .. language .. "\n(.-\n)```") do
+   for block in text():gmatch("\n```" .. language .. "\n(.-\n)```") do
       found[#found + 1] = block
    end
    return found
@@ -20,8 +24,8 @@ describe("README.md", function()
 
    after_each(program.cleanup)
 
-   local function plan(text)
-      return program.run({"plan", "examples/deployments/llama3-8b.lua", "--json", "--rules", program.file(text, ".lua")})
+   local function plan(source)
+      return program.run({"plan", "examples/deployments/llama3-8b.lua", "--json", "--rules", program.file(source, ".lua")})
    end
 
    it("shows a rule file that places everything and leaves one parameter to the host", function()
@@ -38,6 +42,24 @@ describe("README.md", function()
       local sealed = cjson.decode(world.seal(blocks("json")[1]))
       assert.equal(64, #sealed.source_digest)
       assert.equal("layers.0.q_proj.weight", sealed.params[1].name)
+   end)
+
+   it("shows what explain says, but for the lines of a family's rules", function()
+      local function without_lines(shown)
+         return (shown:gsub("(llama%.lua):%d+", "%1"):gsub("tried %d+ of %d+", "tried"):gsub("  +", "  "))
+      end
+      local count = 0
+      for line, output in text():gmatch("\n```\n%$ build/sluice (explain [^\n]*)\n(.-)```") do
+         local arguments = {}
+         for word in line:gmatch("%S+") do
+            arguments[#arguments + 1] = word
+         end
+         local result = program.run(arguments)
+         assert.equal("", result.err)
+         assert.equal(without_lines(output), without_lines(result.out))
+         count = count + 1
+      end
+      assert.equal(2, count)
    end)
 
    it("shows what a slip in it answers", function()

@@ -274,6 +274,16 @@ SLUICE_API sluice_status sluice_init(sluice_engine *engine, const char *init_inf
  */
 SLUICE_API sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error);
 
+/*
+ * Why a parameter or a live tensor is where it is, as JSON: `name` is a parameter's name, a live tensor's, a pattern ("*" is
+ * any text; with {braces} it reads as in a rule file) or "" for all that is full and all that nothing writes. The answer is
+ * the one that `sluice explain --json` gives, and lua/EXPLAIN.md says what it holds; a trainer, which has read no
+ * rules and has no live tensors, answers from the plan alone. A name that nobody has is no error: the answer holds names
+ * that are near. Neither waits nor moves anything; from the thread that calls the engine. *json is released with
+ * sluice_free. Errors: STATE before init and after shutdown, INVALID (no name), NO_MEMORY.
+ */
+SLUICE_API sluice_status sluice_explain_json(sluice_engine *engine, const char *name, char **json, sluice_error *error);
+
 /* Releases what a call handed out to be released with it. NULL is allowed. */
 SLUICE_API void sluice_free(void *memory);
 

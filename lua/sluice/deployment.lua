@@ -13,11 +13,13 @@ local deployment = {}
 local LONGEST_TEXT = 1024 * 1024
 local BUDGET = { instructions = 10000000, bytes = 16 * 1024 * 1024 }
 local MAX_RANKS = 2 ^ 31 - 1
-local LONGEST_TIMEOUT_S, MAX_SLOTS = 86400, 1024 -- as the engine has them
+local LONGEST_TIMEOUT_S, LEAST_BEAT_S, LONGEST_BEAT_S, MAX_SLOTS = 86400, 0.05, 3600, 1024 -- as the engine has them
 
 local keys = {
-   "model", "trainer", "worker", "rules", "transport", "road", "staging_slots", "updates", "batches", "timeout_s", "host",
+   "model", "trainer", "worker", "rules", "transport", "road", "staging_slots", "updates", "batches", "timeout_s", "timeouts",
+   "beat_s", "host",
 }
+local phases = { "connect", "agree", "update", "finish", "shutdown" }
 local part_keys = { "mesh", "expert_mesh" }
 local trainer_axes = { "dp", "fsdp", "pp", "cp", "tp", "ep" }
 local worker_axes = { "dp", "pp", "tp", "ep" }
@@ -86,9 +88,25 @@ local function host_of(value)
    return host
 end
 
-local function seconds_of(value)
+local function seconds_of(value, path)
    if type(value) ~= "number" or not (value > 0 and value <= LONGEST_TIMEOUT_S) then
-      check.fail("timeout_s (%s) must be a number above 0 and at most %d", check.shown(value), LONGEST_TIMEOUT_S)
+      check.fail("%s (%s) must be a number above 0 and at most %d", path, check.shown(value), LONGEST_TIMEOUT_S)
+   end
+   return value
+end
+
+local function timeouts_of(value)
+   local timeouts = {}
+   check.keys(value, "timeouts", phases)
+   for phase, seconds in pairs(value) do
+      timeouts[phase] = seconds_of(seconds, "timeouts." .. phase)
+   end
+   return timeouts
+end
+
+local function beat_of(value)
+   if type(value) ~= "number" or not (value >= LEAST_BEAT_S and value <= LONGEST_BEAT_S) then
+      check.fail("beat_s (%s) must be a number from %g to %d", check.shown(value), LEAST_BEAT_S, LONGEST_BEAT_S)
    end
    return value
 end
@@ -124,7 +142,9 @@ local function checked(raw)
       staging_slots = raw.staging_slots ~= nil and check.integer(raw.staging_slots, "staging_slots", 2, MAX_SLOTS) or nil,
       updates = raw.updates == nil and 1 or check.integer(raw.updates, "updates", 1, 1000000),
       batches = raw.batches == nil and 1 or check.integer(raw.batches, "batches", 1, 1000000),
-      timeout_s = raw.timeout_s == nil and 60 or seconds_of(raw.timeout_s),
+      timeout_s = raw.timeout_s == nil and 60 or seconds_of(raw.timeout_s, "timeout_s"),
+      timeouts = raw.timeouts ~= nil and timeouts_of(raw.timeouts) or {},
+      beat_s = raw.beat_s ~= nil and beat_of(raw.beat_s) or nil,
       host = raw.host ~= nil and host_of(raw.host) or {},
    }
    local config
@@ -199,6 +219,8 @@ local function parse_json(text, chunkname)
    local good, result = pcall(parser.decode, text)
    if not good then
       check.fail("%s is not JSON: %s", chunkname, (tostring(result):gsub("^.-:%d+: ", "")))
+   elseif type(result) ~= "table" then
+      check.fail("%s holds %s, not a JSON object", chunkname, check.shown(result))
    end
    local key = twice(text)
    if key then
@@ -256,6 +278,15 @@ local function apply(raw, setting)
    place[steps[#steps]] = value
 end
 
+-- The model, completed by the config.json of its checkpoint; a model that names a public size needs none.
+local function with_published(model, published)
+   if type(model) ~= "table" or type(model.checkpoint) ~= "string" or model.size ~= nil then
+      return model
+   end
+   local text, path = published(model.checkpoint)
+   return text and models.filled_in(model, parse_json(text, path)) or model
+end
+
 local function try(f, ...)
    local result, text = check.try(f, ...)
    if result == nil then
@@ -275,14 +306,17 @@ end
 -- @param chunkname its name, for messages
 -- @param[opt] settings a list of "model.layers=2", put over what the file says before it is checked; the value is JSON or a
 --    text, null takes a key away
+-- @param[opt] published function(checkpoint) -> the text of the config.json beside that checkpoint and its path, or nil: it
+--    fills in what the model's config leaves out
 -- @return the checked table as deployment.check makes it, or nil and a text
-function deployment.read(text, chunkname, settings)
+function deployment.read(text, chunkname, settings, published)
    return try(function()
       local raw = parse(text, chunkname)
       if type(raw) == "table" then
          for _, setting in ipairs(settings or {}) do
             apply(raw, setting)
          end
+         raw.model = published and with_published(raw.model, published) or raw.model
       end
       return checked(raw)
    end)

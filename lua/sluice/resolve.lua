@@ -16,6 +16,9 @@ local DIRECT, FULL, ALIAS, SKIP = 1, 2, 3, 4
 local DEFAULT = "default resolver"
 local NO_PINS = {}
 
+--- The place of a decision that no rule made.
+resolve.DEFAULT = DEFAULT
+
 -- ---- what is there ----
 
 local function parse_shape(cache, key)
@@ -299,13 +302,12 @@ function resolve.apply_module_rule(params)
    end
 end
 
-local function check_full(context, params)
+--- Raises where a parameter ends full that must not.
+function resolve.check_full(context, param)
    local require_direct = context.set and context.set.require_direct
-   for _, param in ipairs(params) do
-      if param.mode == FULL and (require_direct or not param.allow_full) then
-         check.raise("INVALID", ("%s: %s ends full, and %s: %s"):format(param.where, param.name,
-            param.allow_full and "require_direct holds" or "its allow_full_fallback is false", param.reason))
-      end
+   if param.mode == FULL and (require_direct or not param.allow_full) then
+      check.raise("INVALID", ("%s: %s ends full, and %s: %s"):format(param.where, param.name,
+         param.allow_full and "require_direct holds" or "its allow_full_fallback is false", param.reason))
    end
 end
 
@@ -366,6 +368,11 @@ function resolve.whole_modules(context)
    return not context.set or context.host.finalizes_modules == true
 end
 
+--- Hands over what holds for all: which live tensors may stay unwritten, and how strict coverage is.
+function resolve.finish(context, whole_modules)
+   context.plan.finish(list_unsourced(context), context.loaded, context.set ~= nil, whole_modules)
+end
+
 --- Fills in every destination.
 -- @param plan the functions of resolve.c
 -- @param rules a family's name, a path, or nil
@@ -380,11 +387,13 @@ function resolve.resolve(plan, rules)
    if whole_modules then
       resolve.apply_module_rule(params)
    end
-   check_full(context, params)
+   for _, param in ipairs(params) do
+      resolve.check_full(context, param)
+   end
    for i, param in ipairs(params) do
       resolve.hand_over(context, i, param)
    end
-   plan.finish(list_unsourced(context), context.loaded, context.set ~= nil, whole_modules)
+   resolve.finish(context, whole_modules)
    context.plan, context.by_canonical, context.loaded, context.is_loaded, context.plain = nil, nil, nil, nil, nil
    return context
 end

@@ -4,7 +4,7 @@ local cjson = require "cjson"
 local program = require "spec.cli.program"
 local stat = require "posix.sys.stat"
 
-local commands = { "run", "plan", "trainer", "worker", "rank", "version" }
+local commands = { "run", "plan", "explain", "trainer", "worker", "rank", "version" }
 
 local function refused(result, pattern, code)
    assert.equal(code or 2, result.code, result.err)

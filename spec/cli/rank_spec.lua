@@ -121,9 +121,25 @@ describe("ranks that a launcher starts", function()
    end
 
    it("say who did not come when the deadline passes", function()
-      local result = program.run({ "trainer", program.deployment(), "--timeout", "1" },
+      local result = program.run({ "trainer", program.deployment(), "--connect-timeout", "0.5" },
          environment({ RANK = 0, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = program.free_port() }))
       assert.equal(1, result.code)
-      assert.truthy(result.err:find("sluice: trainer 0 (rank 0): ", 1, true), result.err)
+      assert.truthy(result.err:find("sluice: trainer 0 (rank 0): rendezvous: 1 of 7 ranks came within 0.5 s: rank 0; missing: ranks 1-6; ", 1,
+         true), result.err)
+   end)
+
+   it("are refused where their beats differ, by the option and by the deployment's key", function()
+      local port, processes = program.free_port(), {}
+      for rank = 0, 1 do
+         local path = program.deployment({ trainer = { mesh = { { "fsdp", 1 } } }, worker = { mesh = { { "tp", 1 } } }, beat_s = 2 })
+         processes[rank] = program.start({ "rank", path, rank == 0 and "--beat=0.5" or nil },
+            environment({ RANK = rank, WORLD_SIZE = 2, MASTER_ADDR = "127.0.0.1", MASTER_PORT = port }))
+      end
+      for rank = 0, 1 do
+         local result = processes[rank]:finish(30)
+         assert.equal(2, result.code)
+         assert.truthy(result.err:find("data plane: settings must be the same on every rank: rank 0 has beat_s=0.5, rank 1 has beat_s=2\n", 1,
+            true), result.err)
+      end
    end)
 end)

@@ -429,14 +429,38 @@ describe("rendezvous", function()
                          .. "1 connection was turned away, the last: 127.0.0.1:PORT: rank 1 has world size 8, rank 0 has 2", results[0].text)
       end)
 
-      it("holds the soonest deadline for all, so that all hear the same", function()
-         local results = world.run(2, function(rank)
-            return join({rank = rank, world = 3, seconds = rank == 1 and 0.6 or 20})
+      it("tells a rank at its own, and the others go on", function()
+         local results = world.run(3, function(rank)
+            sleep(rank == 2 and 1800 or 0)
+            return join({rank = rank, world = 4, seconds = ({[0] = 2.5, 0.6, 20})[rank]})
          end)
-         for rank = 0, 1 do
-            assert.equal("rendezvous: 2 of 3 ranks came within 0.6 s: ranks 0, 1; missing: rank 2; rank 0 listens on 127.0.0.1:PORT",
+         local text = "rendezvous: %s came within %s s: %s; rank 0 listens on 127.0.0.1:PORT"
+         assert.equal(text:format("2 of 4 ranks", "0.6", "ranks 0, 1; missing: ranks 2, 3"), results[1].text)
+         for _, rank in ipairs({0, 2}) do
+            assert.equal(text:format("2 of 4 ranks", "2.5", "ranks 0, 2; missing: ranks 1, 3; before that, rank 1 came and gave up"),
                          results[rank].text)
          end
+      end)
+
+      it("that a stranger sets, ends the stranger's claim and nobody else's wait", function()
+         local results = world.run(4, function(child)
+            if child == 3 then
+               local texts = {}
+               for i, left_ms in ipairs({0, -1, 1}) do
+                  local fd = control.connect(port)
+                  control.send(fd, control.join_frame({rank = 1, world = 3, left_ms = left_ms, nonce = tostring(i):rep(16)}))
+                  local frame = control.read_frame(fd, left_ms < 0 and 0.3 or 5)
+                  texts[i] = frame and control.tidy(control.read_error(frame.payload).text) or "waits"
+                  unistd.close(fd)
+               end
+               return texts
+            end
+            sleep(({[0] = 0, 1000, 1200})[child])
+            return join({rank = child, world = 3})
+         end)
+         all_agree(results, 0, 2)
+         local text = "rendezvous: 2 of 3 ranks came within %s s: ranks 0, 1; missing: rank 2; rank 0 listens on 127.0.0.1:PORT"
+         assert.same({text:format("0"), "waits", text:format("0.001")}, results[3])
       end)
 
       it("says why the last attempt failed where rank 0 never came", function()

@@ -10,13 +10,16 @@ describe("published sizes", function()
    -- Tensors in the published checkpoints, and their elements, as the models' cards and indexes state them.
    local cases = {
       { "Llama-3-8B", 291, 8030261248 }, { "Llama-3-70B", 723, 70553706496 }, { "Qwen3-8B", 399, 8190735360 },
+      { "Mistral-7B-v0.3", 291, 7248023552 }, { "Qwen2.5-0.5B", 290, 494032768 }, { "Qwen2.5-7B", 339, 7615616512 },
+      { "Mixtral-8x7B", 995, 46702792704 }, { "Gemma-2-9B", 464, 9241705984 }, { "Gemma-3-1B", 340, 999885952 },
+      { "Gemma-3-12B", 1065, 12187325040 }, { "Phi-3-mini", 195, 3821079552 },
       { "Qwen3-32B", 707, 32762123264 }, { "Qwen3-30B-A3B", 18867, 30532122624 }, { "Qwen3-235B-A22B", 36945, 235093634560 },
       -- With the drafting layer and the scales of every block.
       { "DeepSeek-V3", 91991, 684531386000 },
    }
    for _, case in ipairs(cases) do
       it(("gives %s its %d parameters"):format(case[1], case[2]), function()
-         local description = describe_model({ size = case[1] }, { mesh = { { "tp", 8 } } })
+         local description = describe_model({ size = case[1] }, { mesh = { { "tp", 1 } } })
          local elements = 0
          for _, param in ipairs(description.params) do
             local product = 1

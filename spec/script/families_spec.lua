@@ -78,8 +78,9 @@ for _, size in ipairs(sizes) do
          add(("%s, tp %d, pp %d"):format(size[2], tp, pp), model, { mesh = dense_mesh(pp, tp) }, { expert_trainer = size[5] })
       end
       if size[5] then
-         add(("%s, tp %d, dp 2, ep %d"):format(size[2], tp, tp > 4 and tp or 2 * tp), { family = size[1], size = size[2], layers = 1 },
-            { mesh = { { "dp", tp > 4 and 1 or 2 }, { "tp", tp } }, expert_mesh = { { "ep", tp > 4 and tp or 2 * tp } } })
+         local dp = tp > 4 and 1 or 2
+         add(("%s, tp %d, dp %d, ep %d"):format(size[2], tp, dp, dp * tp), { family = size[1], size = size[2], layers = 1 },
+            { mesh = { { "dp", dp }, { "tp", tp } }, expert_mesh = { { "ep", dp * tp } } })
       end
    end
 end
@@ -103,7 +104,9 @@ local function small(family, changes, keys)
    return model
 end
 
-local vision = { hidden_size = 32, intermediate_size = 64, num_hidden_layers = 2, num_attention_heads = 8, image_size = 20, patch_size = 2 }
+local vision = {
+   hidden_size = 32, intermediate_size = 64, num_hidden_layers = 2, num_attention_heads = 8, image_size = 20, patch_size = 2,
+}
 local TIED, BIASED = { tie_word_embeddings = true }, { attention_bias = true }
 
 -- name, model, worker mesh, experts' mesh, more
@@ -202,6 +205,43 @@ describe("the family file lands everything in place:", function()
    for _, name in ipairs(names) do
       it(name, function()
          check(cases[name])
+      end)
+   end
+end)
+
+describe("a family file places", function()
+   local resolving = require "spec.support.resolving"
+   local host = { num_attention_heads = 4, num_key_value_heads = 4, head_dim = 2, hidden_size = 8, intermediate_size = 8,
+                  vocab_size = 64, num_experts = 2, moe_intermediate_size = 8 }
+   local L = "model.layers.0."
+
+   -- what, family, the trainer's name, its shape, the live name, its shape, what is said of it (up to its reason)
+   local placed = {
+      { "under the wrappers of FSDP and torch.compile", "llama",
+        "_fsdp_wrapped_module._orig_mod.model.layers.0._fsdp_wrapped_module.mlp.down_proj.weight", { 8, 8 }, L .. "mlp.down_proj.weight", { 8, 8 }, "direct [0:8, 0:8] -> 'model.layers.0.mlp.down_proj.weight' [:, :] ()" },
+      { "what PEFT wraps into a plain model", "llama", "base_model.model.model.layers.0.mlp.down_proj.base_layer.weight", { 8, 8 },
+        L .. "mlp.down_proj.weight", { 8, 8 }, "direct [0:8, 0:8] -> 'model.layers.0.mlp.down_proj.weight' [:, :] ()" },
+      { "what is plain into a model that serves adapters", "llama", L .. "self_attn.q_proj.weight", { 8, 8 },
+        L .. "self_attn.qkv_proj.base_layer.weight", { 24, 8 },
+        "direct [0:8, 0:8] -> 'model.layers.0.self_attn.qkv_proj.base_layer.weight' [0:8, :] ()" },
+      { "what PEFT wraps into a model that serves adapters", "llama", "base_model.model.model.layers.0.mlp.down_proj.base_layer.weight",
+        { 8, 8 }, L .. "mlp.down_proj.base_layer.weight", { 8, 8 },
+        "direct [0:8, 0:8] -> 'model.layers.0.mlp.down_proj.base_layer.weight' [:, :] ()" },
+      { "the scale of a KV cache", "qwen2", L .. "self_attn.v_proj.v_scale", {}, L .. "self_attn.attn.v_scale", {},
+        "direct [] -> 'model.layers.0.self_attn.attn.v_scale' [] ()" },
+      { "experts where the live tensors are deeper", "qwen3_moe", L .. "mlp.experts.1.down_proj.weight", { 8, 8 },
+        L .. "mlp.experts.routed_experts.w2_weight", { 2, 8, 8 },
+        "direct [0:8, 0:8] -> 'model.layers.0.mlp.experts.routed_experts.w2_weight' [1, :, :] ()",
+        L .. "mlp.experts.routed_experts.w13_weight" },
+      { "no rotary table", "phi3", L .. "self_attn.rotary_emb.inv_freq", { 4 }, L .. "x", { 1 }, "skip" },
+      { "no normalizer of Gemma", "gemma3", "model.normalizer", { 1 }, L .. "x", { 1 }, "skip" },
+   }
+   for _, case in ipairs(placed) do
+      it(case[1], function()
+         local list = { { name = case[5], shape = case[6] }, case[8] and { name = case[8], shape = { 1 } } }
+         local got = resolving.resolve({ params = { { name = case[3], shape = case[4] } }, host = host, rules = case[2], live = list })
+         assert.equal("", got.text)
+         assert.equal(case[7], (got.by[case[3]].line:gsub(",? because: .*$", ""):gsub(" *%(computed.*$", "")))
       end)
    end
 end)

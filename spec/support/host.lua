@@ -157,6 +157,10 @@ function host:plan(full)
    return json_of(C.sluice_plan_json, self.engine, full or false)
 end
 
+function host:explain(name)
+   return json_of(C.sluice_explain_json, self.engine, name)
+end
+
 function host:failure()
    return json_of(C.sluice_failure_json, self.engine)
 end

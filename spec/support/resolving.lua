@@ -15,13 +15,17 @@ local function init_info(case)
    for i, param in ipairs(case.params) do
       param = type(param) == "string" and { name = param } or param
       params[i] = {
-         name = param.name, dtype_name = param.dtype or "bfloat16", shape = param.shape or { 8, 8 }, src_placements = cjson.null,
+         name = param.name, dtype_name = param.dtype or "bfloat16", shape = param.shape or { 8, 8 }, src_placements = param.source or cjson.null,
          allow_full_fallback = param.allow_full,
       }
    end
-   local axes, workers = case.axes or { { "tp", case.tp or 1 } }, 1
+   local axes, trainer_axes = case.axes or { { "tp", case.tp or 1 } }, case.trainers or { { "fsdp", 1 } }
+   local workers, trainers = 1, 1
    for _, axis in ipairs(axes) do
       workers = workers * axis[2]
+   end
+   for _, axis in ipairs(trainer_axes) do
+      trainers = trainers * axis[2]
    end
    local meshes = { { name = "", axes = axes } }
    for _, mesh in ipairs(case.meshes or {}) do
@@ -29,8 +33,8 @@ local function init_info(case)
    end
    local list = #params == 0 and "[]" or cjson.encode(params):gsub('"shape":{}', '"shape":[]')
    return cjson.encode({
-      schema = "sluice/1", master_address = "localhost", master_port = 1, rank_offset = 1, world_size = 1 + workers,
-      source_digest = DIGEST, src_meshes = { { name = "t", axes = { { "fsdp", 1 } } } }, dst_meshes = meshes,
+      schema = "sluice/1", master_address = "localhost", master_port = 1, rank_offset = trainers,
+      world_size = trainers + workers, source_digest = DIGEST, src_meshes = { { name = "", axes = trainer_axes } }, dst_meshes = meshes,
    }):gsub("}$", function() return ',"params":' .. list .. "}" end)
 end
 
@@ -56,16 +60,22 @@ function resolving.write(text, path)
    return path
 end
 
+--- What a case says, read: { state =, plan =, live =, host = }.
+function resolving.prepare(case)
+   local state = script.new()
+   local read = state:read_init_info((init_info(case)))
+   assert(read.ok, read.text)
+   local host = case.host and (type(case.host) == "string" and case.host or cjson.encode(case.host)) or "{}"
+   return { state = state, plan = read.plan, live = script.live_set(live_list(case)), host = host }
+end
+
 --- Resolves a case: { params =, live =, tp = or axes = and meshes =, host =, rules = name or path, text = a rule file's text }.
 -- In texts the rule file's path reads "FILE".
 -- @return { ok, text, plan, live, unsourced, strict, whole_modules, by = { name = { mode, reason, where, alias, line } } }
 function resolving.resolve(case)
-   local state = script.new()
-   local read = state:read_init_info((init_info(case)))
-   assert(read.ok, read.text)
-   local live = script.live_set(live_list(case))
+   local prepared = resolving.prepare(case)
+   local state, read, live, host = prepared.state, prepared, prepared.live, prepared.host
    local path = case.text and resolving.write(case.text)
-   local host = case.host and (type(case.host) == "string" and case.host or cjson.encode(case.host)) or "{}"
    local resolved = state:resolve(read.plan, live, host, path or case.rules)
    local function clean(text)
       return path and (text:gsub(path:gsub("%p", "%%%0"), "FILE")) or text
@@ -93,6 +103,30 @@ function resolving.resolve(case)
    end
    result.strict, result.whole_modules = resolved.resolution.strict_coverage, resolved.resolution.whole_modules
    return result
+end
+
+--- Asks about a case, whose destinations are resolved as far as its rules allow.
+-- @param name what is asked for
+-- @param options { rank = the worker (its `live` is the case's), one_rank =, all = }
+-- @return the answer as JSON, in which the rule file's path reads "FILE", or nil and the error's text; the plan, the live set
+function resolving.explain(case, name, options)
+   local prepared = resolving.prepare(case)
+   local question, json, err = ffi.new("slc_question"), ffi.new("char *[1]"), inside.error()
+   local path = case.text and resolving.write(case.text)
+   local rules = path or case.rules
+   question.name, question.live, question.rank, question.rules = name, prepared.live, options.rank, rules
+   question.one_rank, question.all = options.one_rank == true, options.all == true
+   local status = C.slc_script_describe_host(prepared.state.pointer, prepared.host, #prepared.host, err)
+   if status == 0 then
+      status = C.slc_explain_rules(prepared.state.pointer, prepared.plan, question, json, err)
+   end
+   if path then
+      os.remove(path)
+   end
+   local text = status == 0 and ffi.string(json[0]) or inside.text(err)
+   C.slc_release(json[0])
+   text = path and (text:gsub(path:gsub("%p", "%%%0"), "FILE")) or text
+   return status == 0 and text or nil, text, prepared
 end
 
 --- The box of a parameter's target on a world rank, as "[0,4)x[0,8)".

@@ -7,7 +7,7 @@
 local ffi = require "ffi"
 local inside = require "spec.support.inside"
 
-local C = inside.declare("sluice.h", "plan/plan.h", "script/state.h", "script/init_info.h", "script/resolve.h",
+local C = inside.declare("sluice.h", "plan/plan.h", "script/state.h", "script/init_info.h", "script/resolve.h", "script/explain.h",
    "plan/coverage.h")
 ffi.cdef [[
 sluice_status slc_script_evaluate(slc_script *script, const char *code, size_t length, const char *chunk_name, char **result,

@@ -55,6 +55,29 @@ static bool read_flag(lua_State *L, int index, const char *key)
     return flag;
 }
 
+/* 0 where it is absent; the engine checks its range. */
+static double read_seconds(lua_State *L, int index, const char *key)
+{
+    lua_getfield(L, index, key);
+    double seconds = lua_tonumber(L, -1);
+    lua_pop(L, 1);
+    return seconds;
+}
+
+static void read_timeouts(lua_State *L, int index, sluice_timeouts *timeouts)
+{
+    lua_getfield(L, index, "timeouts");
+    if (lua_istable(L, -1)) {
+        int table = lua_gettop(L);
+        timeouts->connect = read_seconds(L, table, "connect");
+        timeouts->agree = read_seconds(L, table, "agree");
+        timeouts->update = read_seconds(L, table, "update");
+        timeouts->finish = read_seconds(L, table, "finish");
+        timeouts->shutdown = read_seconds(L, table, "shutdown");
+    }
+    lua_pop(L, 1);
+}
+
 /* Exactly `count` integers of list `key`; an absent list counts as empty. */
 static bool read_list(lua_State *L, int index, const char *key, int count, int64_t low, int64_t *out)
 {
@@ -337,14 +360,13 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->save = read_text(L, index, "save", &job->arena);
     job->ordinary = read_flag(L, index, "ordinary");
     job->verify = read_flag(L, index, "verify");
-    lua_getfield(L, index, "timeout_s");
-    job->timeout_s = lua_tonumber(L, -1);
-    lua_getfield(L, index, "beat_s");
-    job->beat_s = lua_tonumber(L, -1);
+    job->timeout_s = read_seconds(L, index, "timeout_s");
+    job->beat_s = read_seconds(L, index, "beat_s");
+    read_timeouts(L, index, &job->timeouts);
     lua_getfield(L, index, "init_info");
     const char *info = lua_tolstring(L, -1, &job->init_info_length);
     job->init_info = info == NULL ? NULL : slc_arena_text(&job->arena, info, job->init_info_length);
-    lua_pop(L, 3);
+    lua_pop(L, 1);
     return status;
 }
 

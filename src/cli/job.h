@@ -68,6 +68,7 @@ typedef struct slc_job {
     const char *host; /* JSON object */
     const char *rules, *transport, *road; /* NULL: the engine's default */
     double timeout_s;
+    sluice_timeouts timeouts;
     uint32_t staging_slots; /* 0: the engine's default */
     int listen_fd; /* -1 for none */
     int key_fd; /* the same */

@@ -170,6 +170,7 @@ int slc_native_open(lua_State *L)
         { "report", slc_line_new },
         { "run_rank", native_run_rank },
         { "plan", slc_native_plan },
+        { "explain", slc_native_explain },
         { NULL, NULL },
     };
     lua_newtable(L);

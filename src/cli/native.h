@@ -5,6 +5,7 @@
  *   native.c   run_rank(job, sink)          sink: what `report` gives, or a function that gets each line
  *   line.c     report(descriptor)           the socket of whoever started this rank, with a pulse
  *   plan.c     plan(job)                    one rank's plan without any network
+ *   explain.c  explain(job, question)       an answer about it
  *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
  *   native.c   version seal checkpoint monotonic peak is_terminal columns kind
  */
@@ -23,6 +24,7 @@ int slc_native_fail_errno(lua_State *L, const char *what);    /* the same from e
 
 /* What the table lists of other files, as named above. */
 int slc_native_plan(lua_State *L);
+int slc_native_explain(lua_State *L);
 extern const luaL_Reg slc_native_process[];
 
 #endif

@@ -4,26 +4,18 @@
  */
 #include "cli/native.h"
 
-#include <string.h>
-
 #include "base/clock.h"
-#include "base/error.h"
-#include "cli/rank.h"
+#include "cli/planning.h"
 #include "plan/coverage.h"
 #include "plan/program.h"
-#include "script/init_info.h"
 #include "script/resolve.h"
-#include "transport/transport.h"
 
 typedef enum { STEP_INIT_INFO, STEP_LIVE, STEP_RESOLVE, STEP_CHECK, STEP_COMPILE, STEPS } step;
 
 static const char *const step_names[STEPS] = { "init_info", "live", "resolve", "check", "compile" };
 
 typedef struct {
-    slc_script *script;
-    slc_plan *plan;
-    slc_init_info info;
-    slc_live_set live;
+    slc_planning base;
     slc_arena arena;
     slc_resolution resolution;
     slc_coverage coverage;
@@ -38,60 +30,25 @@ static void lap(planning *p, step done)
     p->mark = now;
 }
 
-/* Live tensors need addresses that do not meet; nobody reads or writes there. */
-static sluice_status add_live(planning *p, const slc_job *job, sluice_error *error)
-{
-    uintptr_t address = 4096;
-    for (size_t i = 0; i < job->nserved; i++) {
-        const slc_served *served = &job->served[i];
-        slc_live live = { .name = served->name,
-                          .dtype = served->dtype,
-                          .ndim = served->ndim,
-                          .attributes = served->attributes == NULL ? "{}" : served->attributes };
-        int64_t stride = served->dtype->bytes;
-        for (int d = served->ndim - 1; d >= 0; d--) {
-            live.shape[d] = served->shape[d];
-            live.stride[d] = stride;
-            stride *= served->shape[d];
-        }
-        memcpy(&live.data, &address, sizeof address);
-        address += (uintptr_t)served->bytes + 256;
-        sluice_status status = slc_live_set_add(&p->live, &live, error);
-        if (status != SLUICE_OK)
-            return status;
-    }
-    return SLUICE_OK;
-}
-
 /* The job is of a worker: a trainer's program needs destinations, too, and only workers resolve. */
 static sluice_status make(planning *p, const slc_job *job, int32_t rank, sluice_error *error)
 {
-    bool met;
-    const char *known;
-    if (job->transport != NULL && slc_transport_find(job->transport, &known) == NULL)
-        return slc_fail(error, SLUICE_UNSUPPORTED, "deployment", "transport (%s) must be one of: %s", job->transport, known);
+    sluice_status status = slc_planning_begin(&p->base, job, error);
+    p->seconds[STEP_INIT_INFO] = p->base.seconds_init_info;
+    p->seconds[STEP_LIVE] = p->base.seconds_live;
     p->mark = slc_now_s();
-    sluice_status status = slc_script_create(NULL, &p->script, error);
     if (status == SLUICE_OK)
-        status = slc_init_info_read(p->script, job->init_info, job->init_info_length, &p->info, &met, &p->plan, error);
-    lap(p, STEP_INIT_INFO);
-    if (status == SLUICE_OK && job->host != NULL)
-        status = slc_script_describe_host(p->script, job->host, strlen(job->host), error);
+        status = slc_resolve(p->base.script, p->base.plan, &p->base.live, job->rules, &p->arena, &p->resolution, error);
     if (status == SLUICE_OK)
-        status = add_live(p, job, error);
-    lap(p, STEP_LIVE);
-    if (status == SLUICE_OK)
-        status = slc_resolve(p->script, p->plan, &p->live, job->rules, &p->arena, &p->resolution, error);
-    if (status == SLUICE_OK)
-        status = slc_plan_complete(p->plan, error);
+        status = slc_plan_complete(p->base.plan, error);
     lap(p, STEP_RESOLVE);
     if (status == SLUICE_OK)
-        status = slc_coverage_check(p->plan, &p->live, job->rank, p->resolution.whole_modules, &p->arena, &p->coverage, error);
+        status = slc_coverage_check(p->base.plan, &p->base.live, job->rank, p->resolution.whole_modules, &p->arena, &p->coverage, error);
     if (status == SLUICE_OK)
-        status = slc_resolution_check(&p->resolution, &p->coverage, &p->live, error);
+        status = slc_resolution_check(&p->resolution, &p->coverage, &p->base.live, error);
     lap(p, STEP_CHECK);
     if (status == SLUICE_OK)
-        status = slc_program_compile(p->plan, rank >= job->trainers ? &p->live : NULL, rank, &p->program, error);
+        status = slc_program_compile(p->base.plan, rank >= job->trainers ? &p->base.live : NULL, rank, &p->program, error);
     lap(p, STEP_COMPILE);
     return status;
 }
@@ -99,9 +56,7 @@ static sluice_status make(planning *p, const slc_job *job, int32_t rank, sluice_
 static void clear(planning *p)
 {
     slc_program_clear(&p->program);
-    slc_live_set_clear(&p->live);
-    slc_plan_destroy(p->plan);
-    slc_script_destroy(p->script);
+    slc_planning_end(&p->base);
     slc_arena_clear(&p->arena);
 }
 
@@ -128,7 +83,7 @@ static void push_coverage(lua_State *L, const planning *p)
     lua_newtable(L);
     for (size_t i = 0; i < p->coverage.nuncovered; i++) {
         lua_createtable(L, 0, 2);
-        lua_pushstring(L, p->live.item[p->coverage.uncovered[i].live].name);
+        lua_pushstring(L, p->base.live.item[p->coverage.uncovered[i].live].name);
         lua_setfield(L, -2, "name");
         set_number(L, "bytes", (double)p->coverage.uncovered[i].bytes);
         lua_rawseti(L, -2, (int)i + 1);
@@ -156,15 +111,15 @@ static double shard_bytes(const slc_plan *plan)
 
 static void push_result(lua_State *L, const planning *p)
 {
-    slc_plan_totals totals = slc_plan_count_totals(p->plan);
+    slc_plan_totals totals = slc_plan_count_totals(p->base.plan);
     lua_newtable(L);
-    set_number(L, "parameters", (double)slc_plan_count(p->plan));
+    set_number(L, "parameters", (double)slc_plan_count(p->base.plan));
     push_mode(L, "direct", totals.direct, totals.direct_bytes);
     push_mode(L, "full", totals.full, totals.full_bytes);
     push_mode(L, "alias", totals.alias, totals.alias_bytes);
     push_mode(L, "skip", totals.skip, totals.skip_bytes);
     set_number(L, "largest_full_bytes", (double)totals.largest_full_bytes);
-    set_number(L, "shard_bytes", shard_bytes(p->plan));
+    set_number(L, "shard_bytes", shard_bytes(p->base.plan));
     push_coverage(L, p);
     lua_newtable(L);
     set_number(L, "copies", (double)p->program.copies);

@@ -81,6 +81,7 @@ static sluice_status make(rank *r, sluice_error *error)
     options.transport = job->transport;
     options.road = job->road;
     options.timeout_s = job->timeout_s;
+    options.timeouts = job->timeouts;
     options.listen_fd = job->listen_fd;
     options.key_fd = job->key_fd;
     options.key_file = job->key_file;

@@ -43,6 +43,7 @@ typedef struct admission {
     slc_secure *secure; /* NULL without a key */
     slc_listener listener;
     slc_attendance here;
+    slc_deadline next_to_give_up; /* the soonest of the members' deadlines */
     sluice_error failure; /* of rank 0 itself; ends the waiting */
 } admission;
 
@@ -83,9 +84,9 @@ static void refuse_everyone(admission *at, const sluice_error *why)
 
 static void reckon_deadline(admission *at)
 {
-    at->here.deadline = at->options->deadline;
+    at->next_to_give_up = at->options->deadline;
     for (const slc_visitor *member = at->here.visitors.list[SLC_MEMBER].first; member != NULL; member = member->next)
-        at->here.deadline = slc_deadline_sooner(at->here.deadline, member->until);
+        at->next_to_give_up = slc_deadline_sooner(at->next_to_give_up, member->until);
 }
 
 static void seat(admission *at, slc_visitor *visitor)
@@ -93,7 +94,8 @@ static void seat(admission *at, slc_visitor *visitor)
     slc_deadline until = slc_word_deadline(visitor->claim.left_ms, visitor->claim.total_ms);
     slc_visitor_becomes(&at->here.visitors, visitor, SLC_MEMBER, until);
     at->here.member[visitor->claim.rank] = visitor;
-    at->here.deadline = slc_deadline_sooner(at->here.deadline, until);
+    at->here.gave_up_ns[visitor->claim.rank] = 0;
+    at->next_to_give_up = slc_deadline_sooner(at->next_to_give_up, until);
     slc_say(&at->options->log, SLUICE_LOG_INFO, "rendezvous: rank %d (%s) has come, %d of %d", visitor->claim.rank, visitor->who,
             1 + at->here.visitors.list[SLC_MEMBER].count, at->options->world_size);
 }
@@ -247,8 +249,26 @@ static void accept_some(admission *at, int listener)
     }
 }
 
+/* A member's deadline is its own: it hears who is missing, and the others go on waiting for theirs. */
+static void let_go(admission *at)
+{
+    while (slc_deadline_passed(at->next_to_give_up) && !slc_deadline_passed(at->options->deadline)) {
+        slc_visitor *member = at->here.visitors.list[SLC_MEMBER].first;
+        while (member != NULL && !slc_deadline_passed(member->until))
+            member = member->next;
+        if (member == NULL)
+            return;
+        sluice_error told = SLUICE_ERROR_INIT;
+        slc_attendance_late(&at->here, member->until, &told);
+        slc_visitor_refuse(&at->here.visitors, member, &told);
+        at->here.gave_up_ns[member->claim.rank] = slc_now_ns();
+        unseat(at, member, "waited for as long as it may");
+    }
+}
+
 static void expire(admission *at)
 {
+    let_go(at);
     slc_visitor *oldest;
     while ((oldest = at->here.visitors.list[SLC_STRANGER].first) != NULL && slc_deadline_passed(oldest->until))
         turn_away(at, oldest, "it did not say who it is within 10 s");
@@ -265,7 +285,7 @@ static void expire(admission *at)
 
 static int longest_wait(const admission *at)
 {
-    slc_deadline next = at->here.deadline;
+    slc_deadline next = slc_deadline_sooner(at->options->deadline, at->next_to_give_up);
     const slc_visitor *stranger = at->here.visitors.list[SLC_STRANGER].first, *rival = at->here.visitors.list[SLC_RIVAL].first;
     if (stranger != NULL)
         next = slc_deadline_sooner(next, stranger->until);
@@ -317,9 +337,11 @@ static sluice_status open_doors(admission *at, sluice_error *error)
         status = slc_secure_create(at->options->key, 0, at->options->world_size, &at->secure, error);
     if (status != SLUICE_OK)
         return status;
-    at->here.member = slc_allocate_zeroed((size_t)at->options->world_size, sizeof *at->here.member);
-    if (at->here.member == NULL)
-        return slc_fail_memory(error, STAGE, "the ranks", (size_t)at->options->world_size * sizeof *at->here.member);
+    size_t ranks = (size_t)at->options->world_size;
+    at->here.member = slc_allocate_zeroed(ranks, sizeof *at->here.member);
+    at->here.gave_up_ns = slc_allocate_zeroed(ranks, sizeof *at->here.gave_up_ns);
+    if (at->here.member == NULL || at->here.gave_up_ns == NULL)
+        return slc_fail_memory(error, STAGE, "the ranks", ranks * (sizeof *at->here.member + sizeof *at->here.gave_up_ns));
     at->here.visitors.poller = epoll_create1(EPOLL_CLOEXEC);
     if (at->here.visitors.poller < 0)
         return slc_fail_errno(error, errno, STAGE, "cannot make a poller");
@@ -354,8 +376,8 @@ static sluice_status gather(admission *at, sluice_error *error)
             error->rank = 0;
             return error->status;
         }
-        if (slc_deadline_passed(at->here.deadline)) {
-            slc_attendance_late(&at->here, error);
+        if (slc_deadline_passed(at->options->deadline)) {
+            slc_attendance_late(&at->here, at->options->deadline, error);
             return error->status;
         }
         pump(at);
@@ -393,8 +415,8 @@ static sluice_status make_group(admission *at, slc_group **group, sluice_error *
 sluice_status slc_admission_run(const slc_rendezvous_options *options, const slc_claim *own, slc_group **group, sluice_error *error)
 {
     *group = NULL;
-    admission at = { .options = options, .own = own, .failure = SLUICE_ERROR_INIT };
-    at.here = (slc_attendance){ .world_size = options->world_size, .deadline = options->deadline, .visitors = { .poller = -1 } };
+    admission at = { .options = options, .own = own, .next_to_give_up = options->deadline, .failure = SLUICE_ERROR_INIT };
+    at.here = (slc_attendance){ .world_size = options->world_size, .visitors = { .poller = -1 } };
     sluice_error why = SLUICE_ERROR_INIT;
     sluice_status status = open_doors(&at, &why);
     if (status == SLUICE_OK)
@@ -411,5 +433,6 @@ sluice_status slc_admission_run(const slc_rendezvous_options *options, const slc
     slc_secure_release(at.secure);
     slc_listener_close(&at.listener);
     slc_release(at.here.member);
+    slc_release(at.here.gave_up_ns);
     return status;
 }

@@ -56,20 +56,38 @@ static void add_rivals(const slc_attendance *at, slc_line *line, int32_t *first)
     slc_release(rival);
 }
 
-/* "ranks 0-2" of those that are here, or that are missing. */
-static void add_present(const slc_attendance *at, slc_line *line, bool present)
+typedef enum presence { HERE, MISSING, GAVE_UP } presence;
+
+/* Deadlines that were meant to be one pass within this time: ranks start apart, and are told a little early. */
+static const int64_t ONE_DEADLINE_NS = 1000000000;
+
+/* Who gave up at about this time waited as long as the others did. */
+static presence presence_of(const slc_attendance *at, int32_t rank)
+{
+    if (rank == 0 || at->member[rank] != NULL)
+        return HERE;
+    if (at->gave_up_ns[rank] == 0)
+        return MISSING;
+    return slc_now_ns() - at->gave_up_ns[rank] < ONE_DEADLINE_NS ? HERE : GAVE_UP;
+}
+
+/* "ranks 0-2"; who gave up earlier is missing, too. Returns how many. */
+static size_t add_present(const slc_attendance *at, slc_line *line, presence which)
 {
     int32_t world = at->world_size;
     int32_t *rank = slc_allocate((size_t)world * sizeof *rank);
     size_t count = 0;
-    for (int32_t i = 0; rank != NULL && i < world; i++)
-        if ((i == 0 || at->member[i] != NULL) == present)
+    for (int32_t i = 0; rank != NULL && i < world; i++) {
+        presence found = presence_of(at, i);
+        if (found == which || (which == MISSING && found == GAVE_UP))
             rank[count++] = i;
+    }
     if (count > 0)
         slc_line_add_ranks(line, rank, count, NAME_ROOM);
-    else
+    else if (which != GAVE_UP)
         slc_line_add(line, rank == NULL ? "too many to say without memory" : "none");
     slc_release(rank);
+    return count;
 }
 
 static slc_line line_after(sluice_error *error)
@@ -84,7 +102,7 @@ void slc_attendance_overfull(const slc_attendance *at, sluice_error *error)
     /* The missing ranks come last, so they get their room first. */
     char missing[NAME_ROOM + 64];
     slc_line tail = slc_line_in(missing, sizeof missing);
-    add_present(at, &tail, false);
+    (void)add_present(at, &tail, MISSING);
     slc_line line = line_after(error);
     line.room -= tail.length + 16;
     int32_t first;
@@ -101,14 +119,22 @@ void slc_attendance_rivals(const slc_attendance *at, sluice_error *error)
     add_rivals(at, &line, &error->rank);
 }
 
-void slc_attendance_late(const slc_attendance *at, sluice_error *error)
+void slc_attendance_late(const slc_attendance *at, slc_deadline deadline, sluice_error *error)
 {
-    int32_t came = 1 + at->visitors.list[SLC_MEMBER].count, first;
-    slc_fail(error, SLUICE_TIMEOUT, STAGE, "%d of %d ranks came within %.3g s: ", came, at->world_size, at->deadline.seconds);
+    int32_t came = 0, first;
+    for (int32_t i = 0; i < at->world_size; i++)
+        came += presence_of(at, i) == HERE;
+    slc_fail(error, SLUICE_TIMEOUT, STAGE, "%d of %d ranks came within %.3g s: ", came, at->world_size, deadline.seconds);
     slc_line line = line_after(error);
-    add_present(at, &line, true);
+    (void)add_present(at, &line, HERE);
     slc_line_add(&line, "; missing: ");
-    add_present(at, &line, false);
+    (void)add_present(at, &line, MISSING);
+    size_t before = line.length;
+    slc_line_add(&line, "; before that, ");
+    if (add_present(at, &line, GAVE_UP) > 0)
+        slc_line_add(&line, " came and gave up");
+    else
+        line.text[line.length = before] = '\0';
     slc_line_add(&line, "; rank 0 listens on %s", at->listening);
     if (at->visitors.list[SLC_RIVAL].count > 0) {
         slc_line_add(&line, "; ");
@@ -118,6 +144,6 @@ void slc_attendance_late(const slc_attendance *at, sluice_error *error)
         slc_line_add(&line, "; %llu connection%s turned away, the last: %s", (unsigned long long)at->turned_away,
                      at->turned_away == 1 ? " was" : "s were", at->last_turned_away);
     for (int32_t i = 1; i < at->world_size && error->rank < 0; i++)
-        if (at->member[i] == NULL)
+        if (presence_of(at, i) != HERE)
             error->rank = i;
 }

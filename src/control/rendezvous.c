@@ -72,13 +72,42 @@ static sluice_status shake_hands(const slc_rendezvous_options *options, slc_chan
     return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
 }
 
+/* Rank 0 may hold its world to be whole already: so that it can tell the others why this rank is not in it. */
+static void decline(const slc_rendezvous_options *options, slc_channel *channel, const sluice_error *why)
+{
+    slc_buffer bytes = { 0 };
+    sluice_error told = SLUICE_ERROR_INIT;
+    slc_fail(&told, SLUICE_PEER, STAGE, "the answer of rank 0 cannot be read: %.2000s",
+             slc_word_bare(STAGE, why->text));
+    slc_word_write_error(&bytes, &told);
+    if (!bytes.failed)
+        (void)slc_channel_send(channel, SLC_FRAME_ABORT, 0, bytes.data, bytes.length,
+                               slc_deadline_sooner(options->deadline, slc_deadline_in(ATTEMPT_S)), options->cancelled, NULL);
+    slc_buffer_clear(&bytes);
+}
+
+static sluice_status hear_answer(const slc_rendezvous_options *options, slc_channel *channel, slc_claim *leader, bool *final,
+                                 sluice_error *error)
+{
+    slc_frame frame = { 0 };
+    sluice_status status = slc_channel_receive(channel, &frame, slc_word_patience(options->deadline), options->cancelled, error);
+    bool damaged = status == SLUICE_INVALID;
+    if (status == SLUICE_OK) {
+        status = take_answer(&frame, leader, final, error);
+        damaged = status != SLUICE_OK && !*final;
+    }
+    if (damaged)
+        decline(options, channel, error);
+    slc_frame_clear(&frame);
+    return status;
+}
+
 /* One connection: JOIN out, WELCOME or REFUSE in. *final: the answer holds, do not try again. */
 static sluice_status attempt(const slc_rendezvous_options *options, const slc_endpoint *endpoint, slc_secure *secure,
                              const slc_claim *own, slc_group *group, bool *final, sluice_error *error)
 {
     int fd;
     slc_channel *channel = NULL;
-    slc_frame frame = { 0 };
     slc_buffer bytes = { 0 };
     slc_claim leader, joining = *own;
     *final = false;
@@ -95,9 +124,7 @@ static sluice_status attempt(const slc_rendezvous_options *options, const slc_en
     if (status == SLUICE_OK)
         status = slc_channel_send(channel, SLC_FRAME_JOIN, 0, bytes.data, bytes.length, options->deadline, options->cancelled, error);
     if (status == SLUICE_OK)
-        status = slc_channel_receive(channel, &frame, slc_word_patience(options->deadline), options->cancelled, error);
-    if (status == SLUICE_OK)
-        status = take_answer(&frame, &leader, final, error);
+        status = hear_answer(options, channel, &leader, final, error);
     if (status == SLUICE_OK) {
         status = slc_group_link(group, 0, channel, &leader, error);
         channel = NULL;
@@ -106,7 +133,6 @@ static sluice_status attempt(const slc_rendezvous_options *options, const slc_en
     if (status != SLUICE_PEER && status != SLUICE_INVALID && status != SLUICE_TIMEOUT && status != SLUICE_CANCELLED)
         *final = true;
     slc_buffer_clear(&bytes);
-    slc_frame_clear(&frame);
     slc_channel_close(channel);
     return status;
 }

@@ -41,10 +41,10 @@ typedef struct slc_group {
  * nobody listens yet). Strangers, other versions, other world sizes, ranks outside the world and bad frames are dropped
  * with a logged reason and the rest go on waiting. A second claim to a rank is refused within a second on the claimant,
  * naming the rank and both claimants (host, process, address); once as many ranks have come as the world has, refused ones
- * counted, nobody is left to wait for and all are refused with the same list. The soonest deadline among rank 0 and those
- * that came holds for all. TIMEOUT lists who came and who did not, on every rank
- * that came. Immediate, named errors: a port that is taken, a name that does not resolve, an address off the loopback
- * interface without a key, another key than rank 0's, a key on one side only. With a key, a rank that joins under another
+ * counted, nobody is left to wait for and all are refused with the same list. A rank whose own deadline passes is told
+ * TIMEOUT, who came and who did not; the others wait on for theirs, and its place is free again. Rank 0's ends it for all.
+ * Immediate, named errors: a port that is taken, a name that does not resolve, an address off the loopback interface
+ * without a key, another key than rank 0's, a key on one side only. With a key, a rank that joins under another
  * number than its handshake proved is refused.
  * With beats, a rank that is not heard for three of them breaks the group: PEER, on every rank, in its current or next call.
  */

@@ -46,7 +46,7 @@ typedef struct slc_slab {
 typedef struct slc_session {
     slc_init_info info;
     bool is_worker;
-    slc_script *script;
+    slc_script *script; /* after init on a worker only: for report.c */
     slc_plan *plan;
     slc_plan_totals totals;
     slc_group *group;

@@ -386,9 +386,13 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
         slc_session_destroy(session);
         return slc_error_copy(error, &found);
     }
-    /* Only a plan is needed from here on: Lua is not on the path of the bytes. */
-    slc_script_destroy(session->script);
-    session->script = NULL;
+    /* Only a plan is needed from here on: Lua is not on the path of the bytes. What a worker's rules were answers questions. */
+    if (session->is_worker)
+        slc_script_collect(session->script);
+    else {
+        slc_script_destroy(session->script);
+        session->script = NULL;
+    }
     engine->state = SLUICE_STATE_READY;
     slc_take_version(engine);
     slc_say(&engine->log, SLUICE_LOG_INFO, "init: ready in %.3f s (%.3f s planning): %zu direct, %zu full, %zu alias, %zu skipped",

@@ -1,5 +1,6 @@
-/* report.c: the plan and a failure as JSON, for people and programs. Reads the session, changes nothing. */
+/* report.c: the plan, answers about it and a failure as JSON, for people and programs. Changes nothing that a move reads. */
 #include "engine/engine.h"
+#include "script/explain.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -109,6 +110,30 @@ sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **js
     if (full)
         json_object_set_new(report, "plan", parameters_report(session->plan));
     return give(report, json, error);
+}
+
+sluice_status sluice_explain_json(sluice_engine *engine, const char *name, char **json, sluice_error *error)
+{
+    *json = NULL;
+    slc_session *session = engine->session;
+    if (session == NULL)
+        return slc_fail(error, SLUICE_STATE, "explain", "there is a plan only between init and shutdown; the engine is %s",
+                        sluice_state_text(engine->state));
+    if (name == NULL)
+        return slc_fail(error, SLUICE_INVALID, "explain", "the name (NULL) must be a parameter's, a live tensor's or a pattern");
+    static const slc_live_set none;
+    slc_question question = { .name = name, .live = session->is_worker ? &engine->live : &none,
+                              .rank = session->is_worker ? engine->options.rank : -1 };
+    slc_script *script = session->script;
+    sluice_status status = script == NULL ? slc_script_create(&engine->log, &script, error) : SLUICE_OK;
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_explain(script, session->plan, &session->resolution, &question, json, error);
+    if (script == session->script)
+        slc_script_collect(script);
+    else
+        slc_script_destroy(script);
+    return status;
 }
 
 sluice_status sluice_failure_json(const sluice_engine *engine, char **json, sluice_error *error)

@@ -242,16 +242,10 @@ static sluice_status land(compiler *c, const slc_route *route, slc_landing *land
     return SLUICE_OK;
 }
 
-static bool only_clears(const slc_route *route)
-{
-    const slc_param *param = route->param;
-    return param->mode == SLC_MODE_DIRECT && param->target[route->target].pad == SLC_PAD_CLEAR;
-}
-
 static sluice_status compile_route(compiler *c, slc_route *route, sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
-    bool brings = !only_clears(route);
+    bool brings = slc_route_brings(route);
     /* Every rank walks every target through the scheduler: what a replica sends hangs on all that came before. */
     if (brings)
         status = slc_scheduler_next(&c->scheduler, route->param->source, slc_route_fanout(route), &route->schedule, error);

@@ -46,6 +46,12 @@ void slc_route_full(const slc_param *param, const slc_layout *everyone, slc_rout
     }
 }
 
+bool slc_route_brings(const slc_route *route)
+{
+    const slc_param *param = route->param;
+    return param->mode != SLC_MODE_DIRECT || param->target[route->target].pad != SLC_PAD_CLEAR;
+}
+
 /* ---- what a source shard holds and whom it reaches ---- */
 
 /* The strip positions that a source shard holds; false when it holds none. */

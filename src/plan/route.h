@@ -42,6 +42,9 @@ void slc_route_direct(const slc_param *param, uint32_t target, slc_route *route)
 /* The route of a full parameter over `everyone` (all workers, nothing placed). No schedule yet. */
 void slc_route_full(const slc_param *param, const slc_layout *everyone, slc_route *route);
 
+/* False for a target that only clears: it has no pieces, and the scheduler does not see it. */
+bool slc_route_brings(const slc_route *route);
+
 /* What the scheduler has to know of it: as the source shard that holds the strip's first element sees it. */
 slc_fanout slc_route_fanout(const slc_route *route);
 

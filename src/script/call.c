@@ -63,6 +63,15 @@ static void fail_memory(lua_State *L)
     slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory in the script (%zu bytes held, at most %zu)", script->used, script->limit);
 }
 
+void slc_lua_add(lua_State *L, const luaL_Reg *functions, void *context)
+{
+    for (; functions->name != NULL; functions++) {
+        lua_pushlightuserdata(L, context);
+        lua_pushcclosure(L, functions->func, 1);
+        lua_setfield(L, -2, functions->name);
+    }
+}
+
 void slc_lua_load(lua_State *L, const char *text, size_t length, const char *chunk_name)
 {
     int status = luaL_loadbuffer(L, text, length, chunk_name);
@@ -162,6 +171,11 @@ static void collect_waste(slc_script *script, int top)
     (void)lua_cpcall(script->L, collect, NULL);
     lua_settop(script->L, top);
     script->limit = limit;
+}
+
+void slc_script_collect(slc_script *script)
+{
+    collect_waste(script, lua_gettop(script->L));
 }
 
 static sluice_status call_protected(slc_script *script, call *c)

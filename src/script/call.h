@@ -44,6 +44,9 @@ void slc_lua_load(lua_State *L, const char *text, size_t length, const char *chu
 
 slc_script *slc_lua_script(lua_State *L); /* the script a state belongs to */
 
+/* Adds functions, ended by a NULL name, to the table on top; each has `context` as its upvalue. */
+void slc_lua_add(lua_State *L, const luaL_Reg *functions, void *context);
+
 /* ---- for the files of this layer ---- */
 
 struct slc_script {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "script/call.h"
+#include "script/resolver.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,18 +15,7 @@
 
 enum { MOST_TARGETS = 64 };
 
-typedef struct resolver {
-    slc_script *script;
-    slc_plan *plan;
-    const slc_live_set *live;
-    const char *rules;
-    slc_arena *arena;
-    slc_resolution *resolution;
-    slc_target *template; /* by number, less one; `live` unset */
-    int ntemplates, capacity;
-} resolver;
-
-static resolver *get_resolver(lua_State *L)
+static slc_resolver *get_resolver(lua_State *L)
 {
     return lua_touserdata(L, lua_upvalueindex(1));
 }
@@ -157,7 +146,7 @@ static int read_ranges(lua_State *L, int index, slc_range *range)
     return (int)count;
 }
 
-static slc_target *next_template(lua_State *L, resolver *r)
+static slc_target *next_template(lua_State *L, slc_resolver *r)
 {
     if (r->ntemplates == r->capacity) {
         int capacity = r->capacity == 0 ? 64 : 2 * r->capacity;
@@ -176,7 +165,7 @@ static slc_target *next_template(lua_State *L, resolver *r)
 static int add_template(lua_State *L)
 {
     static const char *const PADS[] = { "none", "zero", "empty", "clear", NULL }; /* as slc_pad */
-    resolver *r = get_resolver(L);
+    slc_resolver *r = get_resolver(L);
     slc_layout layout = { .mesh = slc_plan_mesh(r->plan, true, luaL_checkstring(L, 1)) };
     if (layout.mesh == NULL)
         return luaL_error(L, "no such mesh");
@@ -202,7 +191,7 @@ static int add_template(lua_State *L)
 static int set_destination(lua_State *L)
 {
     static const slc_mode MODES[] = { SLC_MODE_UNRESOLVED, SLC_MODE_DIRECT, SLC_MODE_FULL, SLC_MODE_ALIAS, SLC_MODE_SKIP };
-    resolver *r = get_resolver(L);
+    slc_resolver *r = get_resolver(L);
     size_t index = (size_t)slc_lua_integer(L, 1, 1, INT64_MAX) - 1;
     slc_mode mode = MODES[slc_lua_integer(L, 2, 1, 4)];
     int ntargets = lua_gettop(L) < 6 ? 0 : (lua_gettop(L) - 4) / 2;
@@ -221,7 +210,7 @@ static int set_destination(lua_State *L)
     return 0;
 }
 
-static void read_texts(lua_State *L, int index, resolver *r, slc_texts *texts)
+static void read_texts(lua_State *L, int index, slc_resolver *r, slc_texts *texts)
 {
     *texts = (slc_texts){ 0 };
     luaL_checktype(L, index, LUA_TTABLE);
@@ -243,7 +232,7 @@ static void read_texts(lua_State *L, int index, resolver *r, slc_texts *texts)
 /* finish(list of unsourced live names, list of loaded ones, strict coverage, whole modules) */
 static int finish(lua_State *L)
 {
-    resolver *r = get_resolver(L);
+    slc_resolver *r = get_resolver(L);
     read_texts(L, 1, r, &r->resolution->unsourced);
     read_texts(L, 2, r, &r->resolution->loaded);
     r->resolution->strict_coverage = lua_toboolean(L, 3);
@@ -251,22 +240,32 @@ static int finish(lua_State *L)
     return 0;
 }
 
-static int push_resolver(lua_State *L, void *context)
+void slc_resolver_push(lua_State *L, slc_resolver *resolver)
 {
     static const luaL_Reg FUNCTIONS[] = {
         { "count", count_params },   { "param", read_param },       { "live_count", count_live }, { "live", read_live },
         { "host", read_host },       { "attributes", read_attributes }, { "meshes", read_meshes },
         { "template", add_template }, { "set", set_destination },   { "finish", finish },         { NULL, NULL },
     };
-    const resolver *r = context;
     lua_newtable(L);
-    for (const luaL_Reg *f = FUNCTIONS; f->name != NULL; f++) {
-        lua_pushlightuserdata(L, context);
-        lua_pushcclosure(L, f->func, 1);
-        lua_setfield(L, -2, f->name);
-    }
+    slc_lua_add(L, FUNCTIONS, resolver);
+}
+
+static int push_arguments(lua_State *L, void *context)
+{
+    slc_resolver *r = context;
+    slc_resolver_push(L, r);
     lua_pushstring(L, r->rules);
     return 2;
+}
+
+static void keep_context(lua_State *L, int count, void *context)
+{
+    const slc_resolver *r = context;
+    if (count < 1)
+        return;
+    lua_pushvalue(L, 1);
+    r->resolution->context = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
 /* ---- the doors ---- */
@@ -307,8 +306,8 @@ sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set
                           slc_resolution *resolution, sluice_error *error)
 {
     *resolution = (slc_resolution){ 0 };
-    resolver r = { .script = script, .plan = plan, .live = live, .rules = rules, .arena = arena, .resolution = resolution };
-    sluice_status status = slc_script_call(script, "destination", "sluice.resolve", "resolve", push_resolver, NULL, &r, error);
+    slc_resolver r = { .script = script, .plan = plan, .live = live, .rules = rules, .arena = arena, .resolution = resolution };
+    sluice_status status = slc_script_call(script, "destination", "sluice.resolve", "resolve", push_arguments, keep_context, &r, error);
     slc_release(r.template);
     return status == SLUICE_OK ? slc_plan_complete(plan, error) : status;
 }

@@ -16,6 +16,7 @@ typedef struct slc_resolution {
     slc_texts loaded;     /* live tensors that load_weights is to write: those of full parameters, as far as the rules tell */
     bool strict_coverage; /* a live byte that nothing writes is an error unless its tensor is unsourced: true under a rule file */
     bool whole_modules;   /* rule 4 of coverage.h applies: the default resolver, or the host says finalizes_modules */
+    int context;          /* what explain.h asks: a reference in the script's registry, for as long as the script; 0 for none */
 } slc_resolution;
 
 /* Checks that `json` is an object; the copy is kept in the script for the next resolve. */

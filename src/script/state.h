@@ -13,5 +13,6 @@ typedef struct slc_script slc_script;
 /* A new state; *script is NULL on failure (NO_MEMORY). `log` may be NULL and must outlive the state. */
 sluice_status slc_script_create(const slc_log *log, slc_script **script, sluice_error *error);
 void slc_script_destroy(slc_script *script); /* NULL is allowed */
+void slc_script_collect(slc_script *script); /* frees what nothing in it refers to any more */
 
 #endif

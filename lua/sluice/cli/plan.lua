@@ -15,13 +15,7 @@ local steps = { "init_info", "live", "resolve", "check", "compile" }
 
 function plan.configure(parser)
    world.configure(parser)
-   parser:option("--rank", "World rank to plan for; trainers come first. The first worker when not given."):convert(function(text)
-      local rank = tonumber(text)
-      if not rank or rank < 0 or rank % 1 ~= 0 then
-         return nil, ("'%s' is no rank"):format(text)
-      end
-      return rank
-   end)
+   world.rank_option(parser, "World rank to plan for; trainers come first. The first worker when not given.")
 end
 
 local function mode_line(mode, totals)

@@ -18,6 +18,7 @@ local run = {
 }
 
 local MOST_RANKS = 4096 -- processes of one machine
+local BEAT_S = 5 -- many ranks on few cores may all be slow; one that ends is noticed at once all the same
 
 function run.configure(parser)
    world.configure(parser)
@@ -152,6 +153,7 @@ function run.run(args)
    local start = native.monotonic()
    local show = progress.new(args.quiet)
    local here = world.load(args)
+   here.deployment.beat_s = here.deployment.beat_s or BEAT_S
    if here.size > MOST_RANKS then
       fault.wrong("run: %d ranks on one machine: it starts at most %d", here.size, MOST_RANKS)
    end

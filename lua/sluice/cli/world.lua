@@ -11,7 +11,7 @@ local world = {}
 world.__index = world
 
 local NO_MEMORY = 3 -- of sluice_status
-local LONGEST_DEPLOYMENT = 1024 * 1024
+local LONGEST_DEPLOYMENT, LONGEST_CONFIG = 1024 * 1024, 1024 * 1024
 
 local function natural(text)
    local number = tonumber(text)
@@ -37,7 +37,13 @@ local keys = {
    { "--rules", "rules", nil, "Rule file, or the name of a family." },
    { "--transport", "transport", nil, "What moves the bytes: host." },
    { "--road", "road", nil, "How the host transport copies: map, pull or ring; it takes the best that works." },
-   { "--timeout", "timeout_s", positive, "Deadline of every wait, in seconds." },
+   { "--timeout", "timeout_s", positive, "Deadline of every wait." },
+   { "--connect-timeout", "timeouts.connect", positive, "The same until every rank has joined." },
+   { "--agree-timeout", "timeouts.agree", positive, "The same for the rest of init." },
+   { "--update-timeout", "timeouts.update", positive, "The same for one batch." },
+   { "--finish-timeout", "timeouts.finish", positive, "The same for the end of an update." },
+   { "--shutdown-timeout", "timeouts.shutdown", positive, "The same for a rank's last words; at most 1 counts." },
+   { "--beat", "beat_s", positive, "How often ranks say that they live; the same on every rank. One that is silent for three is lost." },
 }
 
 --- What --save is for, as help tells it.
@@ -52,9 +58,23 @@ function world.configure(parser)
       if entry[3] then
          option:convert(entry[3])
       end
+      if entry[3] == positive then
+         option:argname("<seconds>")
+      end
    end
    parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
    parser:flag("--json", "Print one JSON object on standard output.")
+end
+
+--- Adds --rank to a command's parser.
+function world.rank_option(parser, help)
+   parser:option("--rank", help):convert(function(text)
+      local rank = tonumber(text)
+      if not rank or rank < 0 or rank % 1 ~= 0 then
+         return nil, ("'%s' is no rank"):format(text)
+      end
+      return rank
+   end)
 end
 
 local function settings(args)
@@ -79,6 +99,18 @@ local function beside(path, file)
    return path
 end
 
+-- The text and the path of the config.json that lies with a checkpoint of the deployment in `file`, or nil.
+local function config_beside(file)
+   return function(checkpoint)
+      local path = beside(checkpoint, file)
+      local folder = native.kind(path) == "folder" and path or path:match("^(.*)/[^/]*$") or "."
+      local config = folder .. "/config.json"
+      if native.kind(config) == "file" then
+         return fault.read_file("checkpoint", config, LONGEST_CONFIG), config
+      end
+   end
+end
+
 local function no_checkpoint(path, file)
    local folder = file:match("^(.*/)") or "./"
    fault.wrong("checkpoint: %s: nothing is there%s%s", path,
@@ -91,7 +123,8 @@ end
 function world.load(args)
    local start = native.monotonic()
    local source = fault.read_file("deployment", args.deployment, LONGEST_DEPLOYMENT)
-   local checked = fault.check(deployment.read(source, args.deployment, settings(args)))
+   local checked = fault.check(deployment.read(source, args.deployment, settings(args),
+      config_beside(args.deployment)))
    if checked.rules and checked.rules:find("[/.]") then -- else it is the name of a family
       checked.rules = beside(checked.rules, args.deployment)
       local kind = native.kind(checked.rules)
@@ -163,6 +196,7 @@ function world:job(rank, init_info, more)
       live = rank >= self.trainers and live_of(self.description, rank - self.trainers) or nil,
       init_info = init_info, host = cjson.encode(deployment.host(self.description, checked)),
       rules = checked.rules, transport = checked.transport, road = checked.road, timeout_s = checked.timeout_s,
+      timeouts = checked.timeouts, beat_s = checked.beat_s,
       staging_slots = checked.staging_slots or 0, updates = checked.updates, batches = checked.batches,
       checkpoint = checked.model.checkpoint, listen_fd = -1, key_fd = -1, insecure_control = false,
       verify = true, ordinary = false,

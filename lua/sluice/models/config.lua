@@ -136,6 +136,19 @@ local function vision_of(given, base, family, family_name)
    return vision
 end
 
+-- The public size that a configuration is, if it is one.
+local function size_of(resolved, family_name)
+   for _, name in ipairs(size_names) do
+      local same = sizes[name].family == family_name
+      for key, value in pairs(sizes[name]) do
+         same = same and (key == "family" or type(value) == "table" or resolved[key] == value)
+      end
+      if same then
+         return name
+      end
+   end
+end
+
 local function merge(model, family, family_name)
    local base, size = base_of(model, family)
    local given = given_keys(model, family)
@@ -158,7 +171,7 @@ local function merge(model, family, family_name)
       end
    end
    base.vision_config = vision or nil
-   return base, size
+   return base, size or size_of(base, family_name)
 end
 
 local function title_of(model, resolved, size)

@@ -23,7 +23,10 @@ local namings = {
    text = {},
 }
 
-local family = setmetatable({ vision = siglip.keys, choices = { "naming" }, layer_pattern = "^[%a_.]*model%.layers%.(%d+)%." }, { __index = text })
+local family = setmetatable({
+   architectures = { "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration" }, vision = siglip.keys, choices = { "naming" },
+   layer_pattern = "^[%a_.]*model%.layers%.(%d+)%.",
+}, { __index = text })
 
 function family.complete(config)
    text.complete(config)

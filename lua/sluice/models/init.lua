@@ -11,6 +11,7 @@ local check = require "sluice.models.check"
 local configuration = require "sluice.models.config"
 local mesh = require "sluice.models.mesh"
 local names = require "sluice.models.names"
+local published = require "sluice.models.published"
 local serving = require "sluice.models.serving"
 local tensors = require "sluice.models.tensors"
 local trainer_layout = require "sluice.models.trainer"
@@ -35,6 +36,11 @@ models.families = {
 -- @return the configuration with every number, or nil and the text of what is wrong
 function models.config(model)
    return check.try(configuration.resolve, model, models.families)
+end
+
+--- The `model` part of a deployment with what the config.json of its checkpoint says, where it is silent. Fails through check.
+function models.filled_in(model, config)
+   return published.filled_in(model, config, models.families)
 end
 
 -- What the checkpoint and the host call otherwise than the family does.

@@ -18,8 +18,9 @@ local packed = shard("ep", 0, { split = "balanced" })
 local packed_column = ep > 1 and packed or { packed, shard("tp", 1) }
 local packed_row = ep > 1 and packed or { packed, shard("tp", 2) }
 
--- Newer hosts keep the stacks one level deeper, in experts.routed_experts.
-local stacks = "model.layers.{l}.mlp." .. (host.live_experts or "experts")
+-- Newer hosts keep the stacks one level deeper.
+local deeper = live "**.experts.routed_experts.w13_weight" and "experts.routed_experts"
+local stacks = "model.layers.{l}.mlp." .. (host.live_experts or deeper or "experts")
 
 return {
    name = "moe",

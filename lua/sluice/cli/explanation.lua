@@ -1,0 +1,338 @@
+--- Answers of sluice.explain as people read them.
+
+local units = require "sluice.cli.units"
+
+local explanation = {}
+
+local FEW_RUNS = 6
+local PADDED = { zero = ", the rest of the view cleared", empty = ", cleared where there are no elements" }
+
+-- ---- pieces of text ----
+
+local function shape_text(shape)
+   local items = {}
+   for i, extent in ipairs(shape) do
+      items[i] = ("%.0f"):format(extent)
+   end
+   return "[" .. table.concat(items, ", ") .. "]"
+end
+
+local function box_text(box)
+   if not box then
+      return "-"
+   end
+   local items = {}
+   for i, range in ipairs(box) do
+      items[i] = ("%.0f:%.0f"):format(range[1], range[2]) .. (range[3] and (":%.0f"):format(range[3]) or "")
+   end
+   return "[" .. table.concat(items, ", ") .. "]"
+end
+
+local function runs_text(runs)
+   if not runs then
+      return "-"
+   end
+   local items = {}
+   for i = 1, math.min(#runs, FEW_RUNS) do
+      local run = runs[i]
+      items[i] = run[1] == run[2] and ("%d"):format(run[1]) or ("%d-%d"):format(run[1], run[2])
+      items[i] = items[i] .. (run[3] and (" by %d"):format(run[3]) or "")
+   end
+   return table.concat(items, ", ") .. (#runs > FEW_RUNS and ", ..." or "")
+end
+
+-- "tp 0-1, pp 2"
+local function place_text(coordinates)
+   local items = {}
+   for i, item in ipairs(coordinates) do
+      items[i] = item.axis .. " " .. runs_text(item.coordinates)
+   end
+   return table.concat(items, ", ")
+end
+
+local function layout_text(layout, whole)
+   return layout:sub(1, 2) == "()" and whole or "cut " .. layout
+end
+
+-- A part of a tensor, behind its name; nothing where it is a whole tensor whose dims are not known.
+local function view_text(view)
+   return view == "[]" and "" or " " .. view
+end
+
+local function list_text(list, key, value, separator)
+   local items = {}
+   for i, item in ipairs(list) do
+      items[i] = item[key] .. separator .. item[value]
+   end
+   return table.concat(items, ", ")
+end
+
+-- Rows of texts as lines with aligned columns.
+local function columns(rows, indent)
+   local width, lines = {}, {}
+   for _, row in ipairs(rows) do
+      for i, text in ipairs(row) do
+         width[i] = math.max(width[i] or 0, #text)
+      end
+   end
+   for k, row in ipairs(rows) do
+      local cells = {}
+      for i, text in ipairs(row) do
+         cells[i] = i == #row and text or text .. (" "):rep(width[i] - #text)
+      end
+      lines[k] = indent .. table.concat(cells, "  "):gsub("%s+$", "")
+   end
+   return lines
+end
+
+local function add(lines, text, ...)
+   lines[#lines + 1] = select("#", ...) > 0 and text:format(...) or text
+end
+
+local function add_all(lines, more)
+   for _, line in ipairs(more) do
+      lines[#lines + 1] = line
+   end
+end
+
+local function more(lines, shown, all, what)
+   if all > shown then
+      add(lines, "   ... and %d more %s (--all shows them)", all - shown, what)
+   end
+end
+
+-- ---- a parameter ----
+
+local function rename_text(step)
+   local how = step.to and ('%s "%s" to "%s"'):format(step.word, step.from, step.to) or ('%s "%s"'):format(step.word, step.from)
+   return ("%s -> %s, by %s (%s)"):format(step.before, step.after, how, step.where)
+end
+
+local function add_rules(lines, rules)
+   local matched = rules.matched
+   add(lines, "rules    %s: %s", rules.file, matched and ("tried %d of %d, the last matches"):format(rules.tried, rules.count)
+      or ("none of %d matches; otherwise = \"%s\""):format(rules.count, rules.otherwise))
+   local rows = {}
+   for i, item in ipairs(rules.passed) do
+      rows[i] = { ("%d"):format(item.number), item.pattern, item.where, "no: " .. item.why }
+   end
+   if matched then
+      rows[#rows + 1] = { ("%d"):format(matched.number), matched.pattern, matched.where,
+                          matched.captures[1] and "yes: " .. list_text(matched.captures, "name", "text", " = ") or "yes" }
+   end
+   add_all(lines, columns(rows, "   "))
+   local passed = rules.tried - (matched and 1 or 0)
+   if passed > #rules.passed then
+      add(lines, "   (the nearest %d of %d that did not match; --all shows them)", #rules.passed, passed)
+   end
+end
+
+local function add_workers(lines, target, name)
+   local rows = { { "ranks", "at", target.live and "live elements" or "", "elements of the parameter", "bytes", "from trainers" } }
+   if not target.live then
+      table.remove(rows[1], 3)
+   end
+   for _, group in ipairs(target.workers) do
+      local row = { runs_text(group.ranks), place_text(group.coordinates), box_text(group.live),
+                    box_text(group.source), units.bytes(group.bytes), runs_text(group.trainers) }
+      if not target.live then
+         table.remove(row, 3)
+      end
+      rows[#rows + 1] = row
+   end
+   if rows[2] then
+      add_all(lines, columns(rows, "   "))
+   end
+   more(lines, #target.workers, target.groups, "groups of ranks")
+   if target.without[1] then
+      add(lines, "   nothing of it: ranks %s%s", runs_text(target.without),
+         (target.pad == "zero" or target.pad == "empty") and ", which clear the view" or "")
+   end
+   for _, group in ipairs(target.workers) do
+      for _, piece in ipairs(group.pieces or {}) do
+         add(lines, "   from trainer %d: %s of %s, %s", piece.trainer, box_text(piece.source), name, units.bytes(piece.bytes))
+      end
+   end
+end
+
+local function add_target(lines, target, name)
+   if target.pad == "clear" then
+      add(lines, "clears   %s%s, on workers that have it%s", target.live, view_text(target.view),
+         target.layout:sub(1, 2) == "()" and "" or " at " .. target.layout)
+   elseif target.live then
+      add(lines, "into     %s%s, %s%s%s%s", target.live, view_text(target.view), layout_text(target.layout, "whole on each"),
+         target.take and ", takes " .. target.take or "",
+         target.permute and ", its dims in the order " .. table.concat(target.permute, ", ") or "", PADDED[target.pad] or "")
+   else
+      add(lines, "whole    to load_weights on every worker")
+   end
+   for _, step in ipairs(target.renames or {}) do
+      add(lines, "   %s", rename_text(step))
+   end
+   if target.workers then
+      add_workers(lines, target, name)
+   end
+end
+
+local function add_why(lines, answer)
+   if answer.mode ~= "full" then
+      return
+   end
+   for i, reason in ipairs(answer.why_not_direct) do
+      add(lines, "%s%s", i == 1 and "why not  " or "         ", reason)
+   end
+   if answer.module then
+      add(lines, "module   %s: %s is full, %s (%s)", answer.module.name, answer.module.cause, answer.module.reason, answer.module.where)
+   end
+end
+
+local function parameter_lines(answer)
+   local lines = { ("parameter %s"):format(answer.name) }
+   add(lines, "         %s %s, %s, %s", answer.dtype, shape_text(answer.shape), units.bytes(answer.bytes),
+      (layout_text(answer.source_layout, "whole on each trainer"):gsub("^cut", "trainers cut it")))
+   for _, step in ipairs(answer.renames or {}) do
+      add(lines, "renamed  %s", rename_text(step))
+   end
+   if answer.rules then
+      add_rules(lines, answer.rules)
+   end
+   if answer.problem then
+      add(lines, "mistake  %s", answer.problem)
+   end
+   if answer.mode ~= "unresolved" then
+      add(lines, "mode     %s%s: %s (%s)", answer.mode, answer.alias_of and " of " .. answer.alias_of or "", answer.reason, answer.where)
+   end
+   add_why(lines, answer)
+   if answer.pins then
+      add(lines, 'pinned   %s, by where "%s" (%s)', list_text(answer.pins.pins, "axis", "coordinate", " "), answer.pins.pattern,
+         answer.pins.where)
+   end
+   for _, target in ipairs(answer.targets) do
+      add_target(lines, target, answer.name)
+   end
+   return lines
+end
+
+-- ---- a live tensor ----
+
+local function add_cleared(lines, writes)
+   for _, write in ipairs(writes) do
+      for _, box in ipairs(write.cleared or {}) do
+         add(lines, "cleared  %s, padding of %s (%s)", box_text(box), write.parameter, write.where)
+      end
+   end
+end
+
+local function add_unwritten(lines, answer)
+   if answer.unwritten_bytes == 0 then
+      return
+   end
+   add(lines, "nobody   writes %s of it%s", units.bytes(answer.unwritten_bytes), answer.unwritten and ":" or " in place")
+   for _, box in ipairs(answer.unwritten or {}) do
+      add(lines, "   %s", box_text(box))
+   end
+   if answer.unsourced then
+      add(lines, 'which is allowed: unsourced "%s" (%s)', answer.unsourced.pattern, answer.unsourced.where)
+   end
+   for _, param in ipairs(answer.loaded_by or {}) do
+      add(lines, "load_weights gets %s whole: %s (%s)", param.name, param.reason, param.where)
+   end
+   if answer.shares_memory_with[1] then
+      add(lines, "what is written into %s may be written here: they share memory", table.concat(answer.shares_memory_with, ", "))
+   end
+end
+
+local function live_lines(answer, rank)
+   if answer.elsewhere then
+      return { ("live tensor %s"):format(answer.name),
+               ("         worker rank %d has none; rules put %s there on ranks %s"):format(rank, answer.named_by, runs_text(answer.elsewhere)) }
+   end
+   local lines = { ("live tensor %s of worker rank %d"):format(answer.name, rank) }
+   add(lines, "         %s %s, %s: %s written, %s cleared, %s not written in place", answer.dtype, shape_text(answer.shape),
+      units.bytes(answer.bytes), units.bytes(answer.written_bytes), units.bytes(answer.cleared_bytes), units.bytes(answer.unwritten_bytes))
+   local rows = { { "live elements", "bytes", "parameter", "its elements", "rule" } }
+   for _, write in ipairs(answer.writes) do
+      if write.problem then
+         rows[#rows + 1] = { "mistake", "-", write.parameter, write.problem }
+      elseif write.live then
+         rows[#rows + 1] = { box_text(write.live), units.bytes(write.bytes), write.parameter, box_text(write.source), write.where }
+      end
+   end
+   if rows[2] then
+      add_all(lines, columns(rows, "   "))
+   end
+   more(lines, #answer.writes, answer.writes_in_all, "writes")
+   add_cleared(lines, answer.writes)
+   add_unwritten(lines, answer)
+   return lines
+end
+
+-- ---- lists ----
+
+local function match_lines(matches)
+   local lines, rows = {}, {}
+   for i, item in ipairs(matches.parameters) do
+      local to = item.problem or item.mode == "direct" and table.concat(item.into, ", ") or item.alias_of or item.reason
+      rows[i] = { item.name, item.problem and "mistake" or item.mode, to, item.where or "" }
+   end
+   add(lines, "%s", units.count(matches.parameters_in_all, "parameter"))
+   add_all(lines, columns(rows, "   "))
+   more(lines, #matches.parameters, matches.parameters_in_all, "parameters")
+   add(lines, "%s of the worker", units.count(matches.live_in_all, "live tensor"))
+   for _, name in ipairs(matches.live) do
+      add(lines, "   %s", name)
+   end
+   more(lines, #matches.live, matches.live_in_all, "live tensors")
+   return lines
+end
+
+local function summary_lines(answer)
+   local lines, rows = {}, {}
+   for i, group in ipairs(answer.full) do
+      rows[i] = { units.count(group.parameters, "parameter"), units.bytes(group.bytes), group.reason, group.where, "first " .. group.first }
+   end
+   add(lines, rows[1] and "full, and why:" or "no parameter is full")
+   add_all(lines, columns(rows, "   "))
+   rows = {}
+   for i, live in ipairs(answer.uncovered) do
+      rows[i] = { live.name, units.bytes(live.bytes) }
+   end
+   add(lines, rows[1] and ("live tensors of worker rank %d with bytes that nothing writes in place:"):format(answer.rank)
+      or ("every byte of worker rank %d is written in place"):format(answer.rank))
+   add_all(lines, columns(rows, "   "))
+   return lines
+end
+
+--- What is said where nobody has a name: the nearest of both kinds.
+function explanation.unknown(answer)
+   local lines = { ("no parameter and no live tensor is called %s"):format(answer.name) }
+   for _, near in ipairs(answer.near) do
+      add(lines, "   near: %s (%s)", near.name, near.kind == "live" and "live tensor" or "parameter")
+   end
+   return table.concat(lines, "\n")
+end
+
+--- An answer as text, which ends with a newline.
+-- @param answer what explain.plan and explain.rules give, decoded
+function explanation.text(answer)
+   local lines = {}
+   local parts = {
+      answer.parameter and parameter_lines(answer.parameter), answer.live and live_lines(answer.live, answer.rank),
+      answer.matches and match_lines(answer.matches), answer.full and summary_lines(answer),
+   }
+   for i = 1, 4 do
+      if parts[i] then
+         if lines[1] then
+            add(lines, "")
+         end
+         add_all(lines, parts[i])
+      end
+   end
+   if answer.problem and not (answer.parameter and answer.parameter.problem == answer.problem) then
+      add(lines, "")
+      add(lines, "this plan is refused: %s", answer.problem)
+   end
+   return table.concat(lines, "\n") .. "\n"
+end
+
+return explanation

@@ -1,0 +1,332 @@
+--- Runs the cases of scripts/faults, several at once, and prints what came of them.
+--
+--    luajit scripts/faults.lua BUILD [--phase LIST] [--fault LIST] [--victim LIST] [--sample] [--jobs N] [--json] ...
+
+local cjson = require "cjson"
+local dirent = require "posix.dirent"
+local poll = require "posix.poll"
+local stdio = require "posix.stdio"
+local time = require "posix.time"
+local unistd = require "posix.unistd"
+package.path = "./?.lua;" .. package.path
+local wanted = require "scripts.faults_wanted"
+
+local ROADS = {"map", "pull", "ring"}
+-- Deadlines in seconds: of everything, of joining where the fault hits that, of a phase where the victim comes late.
+local DEADLINE, CONNECT, PHASE = 30, 5, 2.5
+
+local build = arg[1]
+local options = {beat = 0.4, delay = 10, jobs = 8}
+
+local function usage(format, ...)
+   io.stderr:write("faults: ", format:format(...), "; scripts/faults --help tells\n")
+   os.exit(2)
+end
+
+local function list_of(text, known, what)
+   local chosen = {}
+   for word in text:gmatch("[^,]+") do
+      if not known[word] then
+         usage("%s '%s' is unknown", what, word)
+      end
+      chosen[word] = true
+   end
+   return chosen
+end
+
+local function known_words(list)
+   local known = {}
+   for _, word in ipairs(list) do
+      known[word] = true
+   end
+   return known
+end
+
+local function read_arguments()
+   local known = {phase = known_words(wanted.phases), fault = known_words(wanted.faults),
+      victim = known_words({"0", "1", "2", "3"})}
+   local i = 2
+   while arg[i] do
+      local name, value = arg[i]:match("^%-%-(%l+)$"), arg[i + 1]
+      if name == "json" or name == "sample" then
+         options[name] = true
+         i = i + 1
+      elseif known[name] and value then
+         options[name] = list_of(value, known[name], name)
+         i = i + 2
+      elseif (name == "jobs" or name == "beat" or name == "delay") and tonumber(value) and tonumber(value) > 0 then
+         options[name] = tonumber(value)
+         i = i + 2
+      else
+         usage("unknown or incomplete argument '%s'", arg[i])
+      end
+   end
+end
+
+-- ---- cases ----
+
+local function seconds_expected(case)
+   return case.fault == "delay" and options.delay or case.fault == "late" and 2 * PHASE
+      or case.phase == "connect" and CONNECT or case.fault == "stop" and 1 or 0
+end
+
+--- Every case that was asked for, in the order of the table; those that cannot exist have the reason in `impossible`.
+local function make_cases()
+   local cases = {}
+   for p, phase in ipairs(wanted.phases) do
+      for f, fault in ipairs(wanted.faults) do
+         for victim = 0, #wanted.victims do
+            local asked = (not options.phase or options.phase[phase]) and (not options.fault or options.fault[fault])
+               and (not options.victim or options.victim[tostring(victim)])
+            if asked and (not options.sample or (p + f) % 4 == victim) then
+               cases[#cases + 1] = {phase = phase, fault = fault, victim = victim, impossible = wanted.impossible(phase, fault, victim),
+                  road = ROADS[(p + f + victim) % 3 + 1], smaller = (p + 2 * f + victim) % 3 == 0}
+            end
+         end
+      end
+   end
+   return cases
+end
+
+local function command_of(case)
+   return ("%s/spec/faults_driver phase=%s fault=%s victim=%d beat=%g delay=%g deadline=%g connect=%g phase_deadline=%g road=%s smaller=%d"):format(
+      build, case.phase, case.fault, case.victim, options.beat, options.delay, DEADLINE + options.delay,
+      case.fault == "delay" and DEADLINE + options.delay or CONNECT, case.fault == "late" and PHASE or 0, case.road,
+      case.smaller and 1 or 0)
+end
+
+local function finish(case, text)
+   local good, said = pcall(cjson.decode, text)
+   if not good then
+      case.wrong = {"faults_driver said: " .. text}
+   elseif said.unavailable ~= "" then
+      case.pending = said.unavailable
+   else
+      case.said = said
+      case.wrong, case.seconds, case.outcome = wanted.judge(case, said)
+   end
+   case.done = true
+end
+
+-- ---- running ----
+
+local function now()
+   local at = time.clock_gettime(time.CLOCK_MONOTONIC)
+   return at.tv_sec + at.tv_nsec * 1e-9
+end
+
+local function start(case)
+   local file = assert(io.popen(command_of(case) .. " 2>&1", "r"))
+   return {case = case, file = file, fd = stdio.fileno(file), text = {}}
+end
+
+--- Reads what came from each; those that ended are judged and leave the list.
+local function read_some(running)
+   local fds = {}
+   for _, job in ipairs(running) do
+      fds[job.fd] = {events = {IN = true}}
+   end
+   poll.poll(fds, 500)
+   for i = #running, 1, -1 do
+      local job = running[i]
+      local state = fds[job.fd].revents or {} -- none where the wait ran out
+      if state.IN or state.HUP or state.ERR then
+         local text = unistd.read(job.fd, 65536)
+         if text and text ~= "" then
+            table.insert(job.text, text)
+         else
+            job.file:close()
+            finish(job.case, table.concat(job.text))
+            table.remove(running, i)
+         end
+      end
+   end
+end
+
+local function run(cases)
+   local queue, running, done, began, said_at = {}, {}, 0, now(), now()
+   for _, case in ipairs(cases) do
+      if not case.impossible then
+         queue[#queue + 1] = case
+      end
+   end
+   table.sort(queue, function(a, b)
+      local x, y = seconds_expected(a), seconds_expected(b)
+      return x > y or x == y and (a.phase .. a.fault .. a.victim) < (b.phase .. b.fault .. b.victim)
+   end)
+   local total, at = #queue, 1
+   while done < total do
+      while #running < options.jobs and at <= total do
+         table.insert(running, start(queue[at]))
+         at = at + 1
+      end
+      local before = #running
+      read_some(running)
+      done = done + before - #running
+      if now() - said_at > 5 then
+         local wrong = 0
+         for _, case in ipairs(queue) do
+            wrong = wrong + (case.wrong and #case.wrong > 0 and 1 or 0)
+         end
+         said_at = now()
+         io.stderr:write(("faults: %d of %d cases, %d wrong, %.0f s\n"):format(done, total, wrong, said_at - began))
+      end
+   end
+   return now() - began
+end
+
+-- ---- what is left behind ----
+
+local function shared_memory()
+   local names = {}
+   for name in dirent.files("/dev/shm") do
+      names[name] = true
+   end
+   return names
+end
+
+local function links()
+   local names = {}
+   for name in dirent.files("/sys/class/net") do
+      names[name] = name:match("^slf%d+[io]$") and true or nil
+   end
+   return names
+end
+
+local function added(before, after, where)
+   local list = {}
+   for name in pairs(after) do
+      if not before[name] then
+         list[#list + 1] = where .. name
+      end
+   end
+   table.sort(list)
+   return list
+end
+
+-- ---- printing ----
+
+local function cell_text(case)
+   if case.impossible then
+      return "-"
+   elseif case.pending then
+      return "pending"
+   elseif #case.wrong > 0 then
+      return "WRONG"
+   end
+   return ("%s %.2f s"):format(case.outcome, case.seconds)
+end
+
+local function print_cells(cases)
+   local row
+   for i, case in ipairs(cases) do
+      local previous = cases[i - 1]
+      if not previous or previous.phase ~= case.phase then
+         io.write(("%s%-12s"):format(i > 1 and "\n\n" or "", case.phase))
+         for victim = 0, #wanted.victims do
+            io.write(("%-14s"):format(wanted.victims[victim]))
+         end
+         row = nil
+      end
+      if row ~= case.fault then
+         io.write(("\n  %-10s"):format(case.fault))
+         row = case.fault
+         io.write((" "):rep(14 * (case.victim)))
+      end
+      io.write(("%-14s"):format(cell_text(case)))
+   end
+   io.write("\n")
+end
+
+--- The worst of the victims of each phase and fault: "1.31", "ok" (the others succeeded), "-" or "pending".
+local function print_worst(cases)
+   local worst = {}
+   for _, case in ipairs(cases) do
+      local key = case.phase .. " " .. case.fault
+      local text = cell_text(case)
+      local before = worst[key] or {text = "-", rank = 0}
+      local rank = case.impossible and 0 or case.pending and 1 or case.outcome == "ok" and 2 or 3 + (case.seconds or 0)
+      rank = case.wrong and #case.wrong > 0 and 1e9 or rank
+      text = text:match("^named ([%d.]+)") or text:match("^ok") or text
+      worst[key] = rank > before.rank and {text = text, rank = rank} or before
+   end
+   io.write("\nworst of the victims, seconds from the fault to the last rank's error; ok: every rank went on\n\n", ("%-12s"):format(""))
+   for _, phase in ipairs(wanted.phases) do
+      io.write(("%-10s"):format(phase))
+   end
+   for _, fault in ipairs(wanted.faults) do
+      local line = {}
+      for _, phase in ipairs(wanted.phases) do
+         local cell = worst[phase .. " " .. fault]
+         line[#line + 1] = ("%-10s"):format(cell and cell.text or "")
+      end
+      io.write("\n", ((("%-12s"):format(fault) .. table.concat(line)):gsub("%s+$", "")))
+   end
+   io.write("\n")
+end
+
+local function print_reasons(cases, field, title)
+   local order, seen = {}, {}
+   for _, case in ipairs(cases) do
+      local reason = case[field]
+      if reason and not seen[reason] then
+         seen[reason] = {}
+         order[#order + 1] = reason
+      end
+      if reason then
+         local where = field == "impossible" and case.fault or case.fault .. " at " .. case.phase
+         if seen[reason][#seen[reason]] ~= where then
+            table.insert(seen[reason], where)
+         end
+      end
+   end
+   for i, reason in ipairs(order) do
+      local places, once = {}, {}
+      for _, where in ipairs(seen[reason]) do
+         places[#places + 1] = not once[where] and where or nil
+         once[where] = true
+      end
+      io.write(i == 1 and "\n" .. title .. "\n" or "", ("  %s: %s\n"):format(table.concat(places, ", "), reason))
+   end
+end
+
+local function print_wrong(cases)
+   for _, case in ipairs(cases) do
+      for i, text in ipairs(case.wrong or {}) do
+         if i == 1 then
+            io.write(("\nWRONG: %s\n"):format(command_of(case)))
+         end
+         io.write("  ", text, "\n")
+      end
+   end
+end
+
+-- ---- all of it ----
+
+read_arguments()
+local cases = make_cases()
+local memory_before, links_before = shared_memory(), links()
+local seconds = run(cases)
+local counts = {cases = 0, wrong = 0, pending = 0, impossible = 0}
+for _, case in ipairs(cases) do
+   local kind = case.impossible and "impossible" or case.pending and "pending" or "cases"
+   counts[kind] = counts[kind] + 1
+   counts.wrong = counts.wrong + (case.wrong and #case.wrong > 0 and 1 or 0)
+end
+local left = added(memory_before, shared_memory(), "/dev/shm/")
+for _, name in ipairs(added(links_before, links(), "the link ")) do
+   left[#left + 1] = name
+end
+if options.json then
+   io.write(cjson.encode({cases = cases, counts = counts, left = left, seconds = seconds, beat_s = options.beat}), "\n")
+else
+   print_cells(cases)
+   print_worst(cases)
+   print_reasons(cases, "impossible", "- : cannot exist")
+   print_reasons(cases, "pending", "pending: not on this machine")
+   print_wrong(cases)
+   io.write(#left > 0 and "\nleft behind: " .. table.concat(left, ", ") .. "\n" or "")
+   io.write(("\n%d cases, %d wrong, %d pending, %d that cannot exist, in %.0f s with beats of %g s; nothing left behind: %s\n"):format(
+      counts.cases, counts.wrong, counts.pending, counts.impossible, seconds, options.beat, #left == 0 and "yes" or "no"))
+end
+os.exit(counts.wrong == 0 and #left == 0 and counts.cases + counts.pending > 0 and 0 or 1)

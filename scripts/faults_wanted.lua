@@ -1,0 +1,137 @@
+--- What must come of each case of scripts/faults: which cases there are, what the other ranks must say, and whether what
+-- faults_driver printed is that. Pure: tables in, tables out.
+
+local wanted = {}
+
+wanted.phases = {"connect", "round1", "round2", "round3", "round4", "transport", "first", "middle", "last", "load", "finish", "shutdown"}
+wanted.faults = {"kill", "stop", "exit", "callback", "cut", "blackhole", "netns", "truncated", "garbage", "delay", "late", "alloc", "disagree"}
+wanted.victims = {[0] = "trainer 0", "trainer 1", "worker 2", "worker 3"}
+
+local function set(text)
+   local words = {}
+   for word in text:gmatch("%S+") do
+      words[word] = true
+   end
+   return words
+end
+
+local CALLS_BACK, COMPARES_NOTHING = set("first middle last load finish"), set("round4 transport load shutdown")
+-- Without a word of the victim's, the others cannot know before the world is whole; beats begin then.
+local FIRST_MISSED_AT_THE_DEADLINE = set("kill exit late alloc disagree")
+
+--- Why a case cannot exist, or nil.
+function wanted.impossible(phase, fault, victim)
+   local trainer = victim < 2
+   if fault == "callback" and trainer then
+      return "a trainer has no callback that can fail"
+   elseif fault == "callback" and not CALLS_BACK[phase] then
+      return "no callback that can fail runs there"
+   elseif fault == "disagree" and COMPARES_NOTHING[phase] then
+      return "nothing of one rank is compared with another's there"
+   elseif fault == "disagree" and phase == "round2" and trainer then
+      return "trainers give no destinations"
+   elseif (fault == "delay" or fault == "late") and phase == "load" and trainer then
+      return "a trainer is in no callback, it waits in its update"
+   elseif fault == "late" and phase == "shutdown" then
+      return "shutdown waits for nobody"
+   end
+end
+
+--- What the other ranks must come to: "named" (an error that names the victim), "ok", "either" (the same for all of them);
+-- and whether the deadline may be what ends their wait.
+function wanted.outcome(phase, fault, victim)
+   if phase == "shutdown" or fault == "delay" then
+      return "ok"
+   elseif phase ~= "connect" then
+      return fault == "alloc" and "either" or "named", fault == "late"
+   elseif fault == "cut" or fault == "garbage" then
+      return "ok" -- it joins again
+   end
+   return fault == "alloc" and "either" or "named", victim == 0 or FIRST_MISSED_AT_THE_DEADLINE[fault] or false
+end
+
+--- Whether a text names a rank: "rank 3", "ranks 0 and 3", "ranks 1-3".
+local function names(text, rank)
+   for list in text:gmatch("ranks? ([%d, and-]+)") do
+      for first, last in list:gmatch("(%d+)%-(%d+)") do
+         if tonumber(first) <= rank and rank <= tonumber(last) then
+            return true
+         end
+      end
+      for number in list:gmatch("%d+") do
+         if tonumber(number) == rank then
+            return true
+         end
+      end
+   end
+   return false
+end
+
+local function judge_answer(case, rank, want, deadline_allowed)
+   if rank.status == "ok" then
+      return want == "named" and "succeeded, it must end with an error" or nil
+   elseif want == "ok" then
+      return "must succeed: " .. rank.text
+   elseif rank.named ~= case.victim and not names(rank.text, case.victim) then
+      return ("does not name rank %d: %s"):format(case.victim, rank.text)
+   elseif rank.status == "deadline passed" and not deadline_allowed then
+      return "noticed only at the deadline: " .. rank.text
+   elseif not rank.lists then
+      return "its report of the failure leaves parameters out"
+   end
+end
+
+local function judge_process(rank, gone)
+   if rank.hung then
+      return ("hangs in %s"):format(rank.settled and "the second world" or rank.call)
+   elseif gone then
+      return
+   elseif rank.signal ~= 0 or rank.exit ~= 0 then
+      return ("ended with %s %d"):format(rank.signal ~= 0 and "signal" or "exit status", rank.signal ~= 0 and rank.signal or rank.exit)
+   elseif not rank.fresh and rank.descriptors[1] ~= rank.descriptors[2] then
+      return ("has %d descriptors after shutdown, it had %d"):format(rank.descriptors[2] - 2, rank.descriptors[1] - 2)
+   elseif not rank.fresh and rank.threads[1] ~= rank.threads[2] then
+      return ("has %d threads after shutdown, it had %d"):format(rank.threads[2] - 2, rank.threads[1] - 2)
+   elseif rank.descriptors[3] > rank.descriptors[1] then
+      return ("has %d descriptors at its end, it had %d"):format(rank.descriptors[3] - 2, rank.descriptors[1] - 2)
+   elseif rank.threads[3] ~= rank.threads[1] then
+      return ("has %d threads at its end, it had %d"):format(rank.threads[3] - 2, rank.threads[1] - 2)
+   end
+end
+
+--- Judges what the driver printed for a case ({phase, fault, victim, smaller}).
+-- @return list of what is wrong, each with its rank; the worst time of the other ranks; "named" or "ok"
+function wanted.judge(case, said)
+   local want, deadline_allowed = wanted.outcome(case.phase, case.fault, case.victim)
+   local wrong, worst, answers = {}, 0, {}
+   local function note(rank, text)
+      if text then
+         wrong[#wrong + 1] = ("rank %d%s %s"):format(rank.rank, rank.fresh and " (the new one)" or "", text)
+      end
+   end
+   for _, rank in ipairs(said.ranks) do
+      local is_victim = rank.rank == case.victim and not rank.fresh
+      local gone = is_victim and not rank.settled and (case.fault == "kill" or case.fault == "exit")
+      if not rank.fresh and (not is_victim or want == "ok" and not gone) then
+         note(rank, judge_answer(case, rank, want, deadline_allowed))
+         answers[rank.status == "ok" and "ok" or "named"] = true
+         worst = is_victim and worst or math.max(worst, rank.after_s)
+      end
+      note(rank, judge_process(rank, gone))
+      if rank.again ~= "ok" and not rank.hung and not gone and not (is_victim and case.smaller) then
+         note(rank, "cannot begin again: " .. (rank.again == "" and "it did not come to it" or rank.again))
+      end
+   end
+   if want == "either" and answers.ok and answers.named then
+      wrong[#wrong + 1] = "some ranks succeeded and some did not"
+   end
+   if not said.injured then
+      wrong[#wrong + 1] = "the fault never happened"
+   end
+   if said.reports ~= "" then
+      wrong[#wrong + 1] = "a sanitizer reports:\n" .. said.reports
+   end
+   return wrong, worst, answers.named and "named" or "ok"
+end
+
+return wanted

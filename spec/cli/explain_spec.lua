@@ -1,0 +1,74 @@
+--- sluice explain as a program: arguments, exit codes, which worker it asks. What it says is spec/script/explain_spec.lua's matter.
+
+local cjson = require "cjson"
+local program = require "spec.cli.program"
+
+local function explain(arguments, changes)
+   local list = { "explain", program.deployment(changes) }
+   for _, argument in ipairs(arguments) do
+      list[#list + 1] = argument
+   end
+   local result = program.run(list)
+   assert.same({}, result.left)
+   return result
+end
+
+describe("sluice explain", function()
+   after_each(program.cleanup)
+
+   it("prints text, or with --json the answer itself", function()
+      local name = "model.layers.0.self_attn.k_proj.weight"
+      local result = explain({ name }, { rules = "llama" })
+      assert.equal(0, result.code, result.err)
+      assert.equal("parameter " .. name, result.out:match("^[^\n]*"))
+      local answer = program.json(explain({ name, "--json" }, { rules = "llama" }))
+      assert.equal("direct", answer.parameter.mode)
+      assert.equal("model.layers.0.self_attn.qkv_proj.weight", answer.parameter.targets[1].live)
+      assert.is_nil(answer.problem)
+   end)
+
+   it("asks the first worker that has a live tensor", function()
+      local stages = { rules = "llama", worker = { mesh = { { "pp", 2 }, { "tp", 2 } } } }
+      local name = "model.layers.1.self_attn.qkv_proj.weight"
+      local answer = program.json(explain({ name, "--json" }, stages))
+      assert.equal(5, answer.rank)
+      assert.equal(3, #answer.live.writes)
+      answer = program.json(explain({ name, "--json", "--rank", "3" }, stages))
+      assert.same({ { 5, 6 } }, answer.live.elsewhere)
+   end)
+
+   it("says what is full and what is unwritten where no name is given", function()
+      local result = explain({}, { rules = "llama" })
+      assert.equal("no parameter is full\nevery byte of worker rank 3 is written in place\n", result.out)
+      assert.equal(0, result.code)
+   end)
+
+   it("ends with 2 and near names for a name that nobody has", function()
+      local result = explain({ "model.norm.wight" }, { rules = "llama" })
+      assert.equal(2, result.code)
+      assert.equal("", result.out)
+      assert.equal("sluice: explain: no parameter and no live tensor is called model.norm.wight\n   near: model.norm.weight (parameter)\n"
+         .. "   near: model.norm.weight (live tensor)\n", result.err)
+      result = explain({ "model.norm.wight", "--json" }, { rules = "llama" })
+      assert.equal(2, result.code)
+      assert.equal("model.norm.weight", cjson.decode(result.out).near[1].name)
+   end)
+
+   it("refuses a rank that is no worker, and a pattern that is none", function()
+      local result = explain({ "x", "--rank", "2" })
+      assert.equal(2, result.code)
+      assert.equal("sluice: explain: --rank 2 must be a worker's: 3 to 6\n", result.err)
+      result = explain({ "{a" })
+      assert.equal(2, result.code)
+      assert.equal("sluice: explain: {a: the pattern has a segment '{a' that is no capture: {name} is a whole segment, {name=a|b} lists "
+         .. "its values\n", result.err)
+   end)
+
+   it("explains a parameter under a rule file that has a mistake elsewhere, and says the mistake", function()
+      local rules = program.file('return { extends = "llama", rules = { rule "model.norm.weight" { into = "model.nrm.weight" } } }', ".lua")
+      local answer = program.json(explain({ "model.layers.0.mlp.up_proj.weight", "--json", "--rules", rules }))
+      assert.equal("direct", answer.parameter.mode)
+      assert.equal(rules .. ':1: rule "model.norm.weight": model.norm.weight goes into model.nrm.weight, which is no live tensor (did you '
+         .. "mean model.norm.weight?)", answer.problem)
+   end)
+end)

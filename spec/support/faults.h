@@ -1,0 +1,123 @@
+/*
+ * faults.h: one case of the fault suite: four ranks as real processes, one of which (the victim) comes to grief at a stated
+ * moment. What all processes of a case know of each other stands on a board in shared memory, which outlives any of them.
+ *
+ *     faults_driver.c  the case: starts ranks, lets the fault happen, brings them together again, prints what came of it
+ *     faults_rank.c    the life of one rank through the public API
+ *     faults_injure.c  what a fault is, done by the victim to itself
+ *     faults_net.c     sockets, a relay that stops forwarding, a network namespace whose link goes down
+ *     faults_model.c   the parameters: init info, sources, live tensors, and what the live ones must hold
+ */
+#ifndef SPEC_SUPPORT_FAULTS_H
+#define SPEC_SUPPORT_FAULTS_H
+
+#include "sluice.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { TRAINERS = 2, WORKERS = 2, RANKS = TRAINERS + WORKERS, BATCHES = 3, SIDE = 128, LONG = 4096, TEXT = 1500 };
+
+/* X(NAME, text) */
+#define PHASE_LIST(X)                                                                                                     \
+    X(CONNECT, "connect") X(ROUND_1, "round1") X(ROUND_2, "round2") X(ROUND_3, "round3") X(ROUND_4, "round4")             \
+    X(TRANSPORT, "transport") X(FIRST, "first") X(MIDDLE, "middle") X(LAST, "last") X(LOAD, "load") X(FINISH, "finish")   \
+    X(SHUTDOWN, "shutdown")
+#define FAULT_LIST(X)                                                                                                     \
+    X(KILL, "kill") X(STOP, "stop") X(EXIT, "exit") X(CALLBACK, "callback") X(CUT, "cut") X(RELAY, "blackhole")           \
+    X(NAMESPACE, "netns") X(TRUNCATED, "truncated") X(GARBAGE, "garbage") X(DELAY, "delay") X(LATE, "late")               \
+    X(ALLOCATION, "alloc") X(DISAGREE, "disagree") X(NONE, "none")
+
+typedef enum case_phase {
+#define PHASE_ENUM(name, text) PHASE_##name,
+    PHASE_LIST(PHASE_ENUM)
+#undef PHASE_ENUM
+} case_phase;
+
+typedef enum case_fault {
+#define FAULT_ENUM(name, text) FAULT_##name,
+    FAULT_LIST(FAULT_ENUM)
+#undef FAULT_ENUM
+} case_fault;
+
+typedef struct case_plan {
+    case_phase phase;
+    case_fault fault;
+    int victim;
+    double beat, deadline; /* of every wait; `connect` where the phase is that */
+    double connect, delay; /* delay: of FAULT_DELAY; FAULT_LATE takes twice its deadline */
+    double phase_deadline; /* 0, or that of agree, update and finish */
+    const char *road;      /* NULL: sources lie in mapped memory */
+    bool secure, smaller;  /* smaller: the second world has no victim */
+} case_plan;
+
+/* What one process says of itself. */
+typedef struct case_seat {
+    atomic_int settled;  /* the first life is over, shutdown included */
+    atomic_int finished; /* the second is */
+    int status, named, state;
+    double at;           /* when the call that ended the first life returned */
+    char call[32], text[TEXT], again[TEXT]; /* again: "" for none, "ok", or what went wrong in the second life */
+    int descriptors[3], threads[3]; /* before, after the first life, after the second */
+    bool lists;          /* failure_json accounts for every parameter, or there was no failure of an update */
+} case_seat;
+
+typedef struct case_board {
+    case_plan plan;
+    char address[64], other_address[64]; /* where rank 0 listens; the namespace's end of the link */
+    uint16_t port, victims_port, port_again;
+    atomic_int came, trigger, done, relay, network, again, quit;
+    double fault_at;
+    char unavailable[256];
+    case_seat seat[RANKS + 1]; /* the last is that of the victim's replacement */
+} case_board;
+
+/* ---- faults_net.c ---- */
+
+int listen_somewhere(const char *address, uint16_t *port); /* -1 where that fails */
+uint16_t free_port(void); /* outside of what the system gives to others */
+/* A process of its own: forwards between who comes to `listener` and `port` until the board says stop. */
+void relay(case_board *shared, int listener, uint16_t port);
+/* The calling thread's network becomes one of its own that a link joins to the old one; false: see shared->unavailable. */
+bool network_make(case_board *shared);
+void network_enter(bool own);
+void network_cut(void);
+void network_remove(pid_t owner); /* from outside, when its process is gone */
+/* The control connections of this process, by the port on which rank 0 listens. */
+size_t control_sockets(uint16_t port, int *fd, size_t most);
+
+/* ---- faults_injure.c ---- */
+
+/* Once, on whatever thread: returns where the victim lives on, after a delay when that is the fault. */
+void injure(case_board *shared, int rank);
+
+/* ---- faults_model.c ---- */
+
+typedef struct model {
+    int rank, trainers, workers;
+    float *shard[2 * BATCHES]; /* trainer: sources; worker: live tensors, and what load_weights brought */
+} model;
+
+/* *info is released with sluice_free. `swapped`: the first two parameters in the other order. */
+sluice_status model_info(const char *address, uint16_t port, int trainers, int workers, bool swapped, char **info, sluice_error *error);
+const char *model_name(int index); /* m0.a.weight (direct), m0.b.bias (full), m1.a.weight, ... */
+int model_index(const char *name);
+/* Memory, values of update `number` and registrations; `bare`: the first live tensor has no loader, so it goes full. */
+sluice_status model_own(model *own, sluice_engine *engine, bool mapped, bool bare, int number, sluice_error *error);
+void model_free(model *own, sluice_engine *engine, bool mapped);
+void model_forget_values(model *own); /* a worker's, before an update */
+bool model_holds(const model *own, int number, char *why, size_t size);
+
+/* ---- faults_rank.c ---- */
+
+/* The whole life of a rank's process. `fresh`: it only takes part in the second world. Does not return. */
+_Noreturn void rank_live(case_board *shared, int rank, bool fresh);
+
+double now_s(void);
+void sleep_s(double seconds);
+
+#endif

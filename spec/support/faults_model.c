@@ -1,0 +1,126 @@
+/* faults_model.c: see faults.h. Values are functions of parameter, update and position, so that any world can check its own. */
+#include "faults.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const NAME[2 * BATCHES] = { "m0.a.weight", "m0.b.bias", "m1.a.weight", "m1.b.bias", "m2.a.weight", "m2.b.bias" };
+
+const char *model_name(int index)
+{
+    return NAME[index];
+}
+
+int model_index(const char *name)
+{
+    int index = 0;
+    while (index < 2 * BATCHES && strcmp(NAME[index], name) != 0)
+        index++;
+    return index;
+}
+
+static float value(int index, int number, int position)
+{
+    return (float)(number * 100000 + index * 20000 + position);
+}
+
+sluice_status model_info(const char *address, uint16_t port, int trainers, int workers, bool swapped, char **info, sluice_error *error)
+{
+    char text[4096];
+    int used = snprintf(text, sizeof text,
+                        "{\"schema_version\":2,\"master_address\":\"%s\",\"master_port\":%u,\"rank_offset\":%d,\"world_size\":%d,"
+                        "\"dst_mesh_dims\":[1,%d],\"params\":[", address, port, trainers, trainers + workers, workers);
+    for (int i = 0; i < 2 * BATCHES; i++) {
+        int index = swapped && i < 2 ? 1 - i : i;
+        char shape[32];
+        snprintf(shape, sizeof shape, index % 2 == 0 ? "[%d,%d]" : "[%d]", index % 2 == 0 ? SIDE : LONG, SIDE);
+        used += snprintf(text + used, sizeof text - (size_t)used,
+                         "%s{\"name\":\"%s\",\"dtype_name\":\"float32\",\"shape\":%s,\"src_mesh_dims\":[1,%d],\"src_placements\":[-1,0]}",
+                         i > 0 ? "," : "", NAME[index], shape, trainers);
+    }
+    used += snprintf(text + used, sizeof text - (size_t)used, "]}");
+    return sluice_seal_init_info(text, (size_t)used, info, error);
+}
+
+static int elements(const model *own, int index)
+{
+    if (own->rank < own->trainers)
+        return (index % 2 == 0 ? SIDE * SIDE : LONG) / own->trainers;
+    return index % 2 == 0 ? SIDE * SIDE / own->workers : LONG;
+}
+
+static sluice_status own_source(model *own, sluice_engine *engine, bool mapped, int index, int number, sluice_error *error)
+{
+    int count = elements(own, index);
+    size_t bytes = (size_t)count * sizeof(float);
+    void *data = NULL;
+    if (mapped) {
+        sluice_status status = sluice_memory_alloc(engine, bytes, &data, error);
+        if (status != SLUICE_OK)
+            return status;
+    } else {
+        data = malloc(bytes);
+    }
+    own->shard[index] = data;
+    for (int i = 0; i < count; i++)
+        own->shard[index][i] = value(index, number, own->rank * count + i);
+    return sluice_register_source(engine, NAME[index], "float32", data, bytes, error);
+}
+
+static sluice_status own_live(model *own, sluice_engine *engine, bool bare, int index, sluice_error *error)
+{
+    own->shard[index] = calloc((size_t)elements(own, index), sizeof(float));
+    if (index % 2 == 1)
+        return SLUICE_OK;
+    char attributes[96];
+    snprintf(attributes, sizeof attributes, "{\"loader\":\"row\",\"input_dim\":1,\"tp_size\":%d}", own->workers);
+    const int64_t shape[] = { SIDE, SIDE / own->workers };
+    sluice_live live = { .size = sizeof live, .name = NAME[index], .dtype = "float32", .ndim = 2, .shape = shape,
+                         .data = own->shard[index], .attributes = bare && index == 0 ? NULL : attributes };
+    return sluice_register_live(engine, &live, error);
+}
+
+sluice_status model_own(model *own, sluice_engine *engine, bool mapped, bool bare, int number, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    for (int i = 0; i < 2 * BATCHES && status == SLUICE_OK; i++)
+        status = own->rank < own->trainers ? own_source(own, engine, mapped, i, number, error) : own_live(own, engine, bare, i, error);
+    return status;
+}
+
+void model_free(model *own, sluice_engine *engine, bool mapped)
+{
+    for (int i = 0; i < 2 * BATCHES; i++) {
+        if (own->shard[i] == NULL)
+            continue;
+        if (mapped && own->rank < own->trainers)
+            sluice_memory_free(engine, own->shard[i]);
+        else
+            free(own->shard[i]);
+        own->shard[i] = NULL;
+    }
+}
+
+void model_forget_values(model *own)
+{
+    for (int i = 0; i < 2 * BATCHES && own->rank >= own->trainers; i++)
+        memset(own->shard[i], 0, (size_t)elements(own, i) * sizeof(float));
+}
+
+bool model_holds(const model *own, int number, char *why, size_t size)
+{
+    if (own->rank < own->trainers)
+        return true;
+    int columns = SIDE / own->workers, first = (own->rank - own->trainers) * columns;
+    for (int index = 0; index < 2 * BATCHES; index++)
+        for (int i = 0; i < elements(own, index); i++) {
+            int position = index % 2 == 0 ? i / columns * SIDE + first + i % columns : i;
+            if (own->shard[index][i] == value(index, number, position))
+                continue;
+            snprintf(why, size, "%s[%d] is %g, it must be %g", NAME[index], i, (double)own->shard[index][i],
+                     (double)value(index, number, position));
+            return false;
+        }
+    return true;
+}

@@ -1,0 +1,63 @@
+/* planning.c: what init does before it resolves. Owns what a planning holds until its end. */
+#include "cli/planning.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "script/resolve.h"
+#include "transport/transport.h"
+
+/* Live tensors need addresses that do not meet; nobody reads or writes there. */
+static sluice_status add_live(slc_planning *p, const slc_job *job, sluice_error *error)
+{
+    uintptr_t address = 4096;
+    for (size_t i = 0; i < job->nserved; i++) {
+        const slc_served *served = &job->served[i];
+        slc_live live = { .name = served->name,
+                          .dtype = served->dtype,
+                          .ndim = served->ndim,
+                          .attributes = served->attributes == NULL ? "{}" : served->attributes };
+        int64_t stride = served->dtype->bytes;
+        for (int d = served->ndim - 1; d >= 0; d--) {
+            live.shape[d] = served->shape[d];
+            live.stride[d] = stride;
+            stride *= served->shape[d];
+        }
+        memcpy(&live.data, &address, sizeof address);
+        address += (uintptr_t)served->bytes + 256;
+        sluice_status status = slc_live_set_add(&p->live, &live, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return SLUICE_OK;
+}
+
+sluice_status slc_planning_begin(slc_planning *planning, const slc_job *job, sluice_error *error)
+{
+    bool met;
+    const char *known;
+    *planning = (slc_planning){ 0 };
+    if (job->transport != NULL && slc_transport_find(job->transport, &known) == NULL)
+        return slc_fail(error, SLUICE_UNSUPPORTED, "deployment", "transport (%s) must be one of: %s", job->transport, known);
+    double start = slc_now_s();
+    sluice_status status = slc_script_create(NULL, &planning->script, error);
+    if (status == SLUICE_OK)
+        status = slc_init_info_read(planning->script, job->init_info, job->init_info_length, &planning->info, &met, &planning->plan, error);
+    double read = slc_now_s();
+    if (status == SLUICE_OK && job->host != NULL)
+        status = slc_script_describe_host(planning->script, job->host, strlen(job->host), error);
+    if (status == SLUICE_OK)
+        status = add_live(planning, job, error);
+    planning->seconds_init_info = read - start;
+    planning->seconds_live = slc_now_s() - read;
+    return status;
+}
+
+void slc_planning_end(slc_planning *planning)
+{
+    slc_live_set_clear(&planning->live);
+    slc_plan_destroy(planning->plan);
+    slc_script_destroy(planning->script);
+    *planning = (slc_planning){ 0 };
+}
