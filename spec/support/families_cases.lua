@@ -24,13 +24,30 @@ local qwen3_moe = with(dense, {
    num_experts = 10, moe_intermediate_size = 40, mlp_only_layers = { 1 }, decoder_sparse_step = 1, num_hidden_layers = 3,
 })
 
+local mixtral = with(dense, { num_local_experts = 10, intermediate_size = 56 })
+
+local gemma = with(dense, { tie_word_embeddings = true, vocab_size = 521, num_key_value_heads = 4 })
+
+local vision = { hidden_size = 40, intermediate_size = 56, num_hidden_layers = 2, num_attention_heads = 8, image_size = 70, patch_size = 14 }
+
 return {
    { name = "Llama-3", family = "llama", config = dense },
    { name = "Llama-3, tied", family = "llama", config = with(dense, { tie_word_embeddings = true, vocab_size = 1000 }), files = 2 },
+   { name = "Mistral", family = "mistral", config = with(dense, { head_dim = 20, num_key_value_heads = 4, vocab_size = 64 }) },
+   { name = "Qwen2.5", family = "qwen2", config = with(dense, { vocab_size = 1027 }), files = 2 },
+   { name = "Qwen2.5, tied", family = "qwen2", config = with(dense, { tie_word_embeddings = true, num_key_value_heads = 1,
+      announce_tied = true }) },
    { name = "Qwen3", family = "qwen3", config = with(dense, { num_key_value_heads = 1, vocab_size = 449 }), files = 3 },
    { name = "Qwen3-MoE", family = "qwen3_moe", config = qwen3_moe, experts = true, files = 2 },
    { name = "Qwen3-MoE, packed", family = "qwen3_moe", config = qwen3_moe, experts = true, loader = { packed = true },
       model = { experts = "packed" } },
+   { name = "Mixtral", family = "mixtral", config = mixtral, experts = true },
+   { name = "Gemma-2", family = "gemma2", config = gemma },
+   { name = "Gemma-3, text", family = "gemma3", config = gemma },
+   { name = "Gemma-3, multimodal", family = "gemma3", config = with(gemma, { vision_config = vision }), files = 2 },
+   { name = "Gemma-3, from the hub", family = "gemma3", config = with(gemma, { vision_config = vision, checkpoint_vocab_size = 585 }),
+      loader = { naming = "hub" }, model = { naming = "hub" } },
+   { name = "Phi-3", family = "phi3", config = dense, files = 2 },
    { name = "BERT", family = "bert", dtype = "F32", config = { num_hidden_layers = 3, hidden_size = 96, intermediate_size = 136,
       num_attention_heads = 12, vocab_size = 331, max_position_embeddings = 35, type_vocab_size = 2 } },
 }

@@ -13,7 +13,8 @@ local host = require "spec.support.loader.host"
 local loader = {}
 
 local families = {
-   llama = "llama", mistral = "llama", qwen2 = "llama", qwen3 = "llama", qwen3_moe = "moe", mixtral = "moe", bert = "bert",
+   llama = "llama", mistral = "llama", qwen2 = "llama", qwen3 = "llama", qwen3_moe = "moe", mixtral = "moe", gemma2 = "gemma",
+   gemma3 = "gemma", phi3 = "phi3", deepseek_v3 = "deepseek", bert = "bert",
 }
 
 --- The family of that name.

@@ -108,14 +108,15 @@ function host:qkv(name, heads, kv_heads, head_size, tail, dtype)
    end, dtype)
 end
 
---- An embedding or a head: the vocabulary is rounded up to a multiple of 64 and cut by tp; rows behind the vocabulary are zero.
+--- An embedding or a head: the vocabulary is rounded up to a multiple of 64 and cut by tp; rows behind the vocabulary are zero,
+-- and what a checkpoint has behind it is left out.
 function host:vocabulary(name, rows, width, dtype)
    local padded = math.ceil(rows / 64) * 64
    local mine = host.divide(padded, self.tp, "rows of the padded vocabulary")
    local first = self.r * mine
    local real = math.max(0, math.min(mine, rows - first))
    local live = self:parameter(name, { mine, width }, function(live, loaded)
-      assert(loaded.shape[1] == rows, "the checkpoint has another vocabulary")
+      assert(loaded.shape[1] >= rows, "the checkpoint has a smaller vocabulary")
       if real > 0 then
          part(live, loaded, 0, 0, first, real)
       end

@@ -7,7 +7,7 @@ local function has_bias(config)
 end
 
 local function has_head_norms(config)
-   return config.model_type == "qwen3" or config.model_type == "qwen3_moe"
+   return config.model_type == "qwen3" or config.model_type == "qwen3_moe" or config.model_type == "gemma3"
 end
 
 --- The tensors of one layer's attention.
@@ -38,23 +38,28 @@ function llama.mlp_tensors(add, prefix, wide, hidden)
    add(prefix .. "down_proj.weight", { hidden, wide })
 end
 
---- A decoder's tensors; mlp(add, prefix, config, layer) adds what stands in the place of the MLP.
-function llama.tensors(config, mlp)
-   local list = {}
+llama.norms = { "input_layernorm", "post_attention_layernorm" }
+
+--- A decoder's tensors. parts: norms of a layer; attention(add, prefix, config) and mlp(add, prefix, config, layer) add what else it
+-- has. before(name): what the checkpoint calls a tensor of the text model, where that is not its own name.
+function llama.tensors(config, parts, before)
+   local list, hidden = {}, { config.hidden_size }
+   local vocabulary = { config.checkpoint_vocab_size or config.vocab_size, config.hidden_size }
    local function add(name, shape, dtype)
-      list[#list + 1] = { name, shape, dtype }
+      list[#list + 1] = { before and before(name) or name, shape, dtype }
    end
-   add("model.embed_tokens.weight", { config.vocab_size, config.hidden_size })
+   add("model.embed_tokens.weight", vocabulary)
    for layer = 0, config.num_hidden_layers - 1 do
       local prefix = ("model.layers.%d."):format(layer)
-      add(prefix .. "input_layernorm.weight", { config.hidden_size })
-      llama.attention_tensors(add, prefix .. "self_attn.", config)
-      add(prefix .. "post_attention_layernorm.weight", { config.hidden_size })
-      mlp(add, prefix, config, layer)
+      for _, norm in ipairs(parts.norms or llama.norms) do
+         add(prefix .. norm .. ".weight", hidden)
+      end
+      parts.tensors_of_attention(add, prefix .. "self_attn.", config)
+      parts.tensors_of_mlp(add, prefix, config, layer)
    end
-   add("model.norm.weight", { config.hidden_size })
+   add("model.norm.weight", hidden)
    if not config.tie_word_embeddings or config.announce_tied then
-      add("lm_head.weight", { config.vocab_size, config.hidden_size })
+      add("lm_head.weight", vocabulary)
    end
    return list
 end
@@ -82,24 +87,27 @@ function llama.build_mlp(model, prefix, wide, hidden)
    model:row(prefix .. "down_proj.weight", hidden, wide)
 end
 
---- Makes a decoder; mlp(model, prefix, config, layer) makes what stands in the place of the MLP. A tied head is the embedding,
--- which the last stage then has, too.
-function llama.decoder(model, config, mlp)
-   if model:is_first() or (config.tie_word_embeddings and model:is_last()) then
-      model:vocabulary("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+--- Makes a decoder. parts: norms; attention(model, prefix, config) and mlp(model, prefix, config, layer) make the rest of a layer;
+-- every_stage: each pipeline stage makes what stands around the layers, used there or not. A tied head is the embedding, which the
+-- last stage then has, too. within: what the host puts in front of the names.
+function llama.decoder(model, config, parts, within)
+   within = within or ""
+   if model:is_first() or parts.every_stage or (config.tie_word_embeddings and model:is_last()) then
+      model:vocabulary(within .. "model.embed_tokens.weight", config.vocab_size, config.hidden_size)
    end
    local first, behind = model:layers(config.num_hidden_layers)
    for layer = first, behind - 1 do
-      local prefix = ("model.layers.%d."):format(layer)
-      model:replicated(prefix .. "input_layernorm.weight", { config.hidden_size })
-      llama.build_attention(model, prefix .. "self_attn.", config)
-      model:replicated(prefix .. "post_attention_layernorm.weight", { config.hidden_size })
-      mlp(model, prefix, config, layer)
+      local prefix = ("%smodel.layers.%d."):format(within, layer)
+      for _, norm in ipairs(parts.norms or llama.norms) do
+         model:replicated(prefix .. norm .. ".weight", { config.hidden_size })
+      end
+      parts.attention(model, prefix .. "self_attn.", config)
+      parts.mlp(model, prefix, config, layer)
    end
-   if model:is_last() then
-      model:replicated("model.norm.weight", { config.hidden_size })
+   if model:is_last() or parts.every_stage then
+      model:replicated(within .. "model.norm.weight", { config.hidden_size })
       if not config.tie_word_embeddings then
-         model:vocabulary("lm_head.weight", config.vocab_size, config.hidden_size)
+         model:vocabulary(within .. "lm_head.weight", config.vocab_size, config.hidden_size)
       end
    end
 end
@@ -114,7 +122,7 @@ function llama.target(name, config)
    if name == "lm_head.weight" and config.tie_word_embeddings then
       return nil
    end
-   local before, module, kind = name:match("^(.*)%.([%w_]+)%.(%w+)$")
+   local before, module, kind = name:match("^(.*)%.([%w_]+)%.([%w_]+)$")
    local into = stacked[module]
    if into then
       return ("%s.%s.%s"):format(before, into[1], kind), into[2]
@@ -122,19 +130,36 @@ function llama.target(name, config)
    return name
 end
 
-local dense = {
-   checkpoint = function(config)
-      return llama.tensors(config, function(add, prefix)
-         llama.mlp_tensors(add, prefix .. "mlp.", config.intermediate_size, config.hidden_size)
-      end)
+local parts = {
+   tensors_of_attention = llama.attention_tensors,
+   tensors_of_mlp = function(add, prefix, config)
+      llama.mlp_tensors(add, prefix .. "mlp.", config.intermediate_size, config.hidden_size)
    end,
-   build = function(model, config)
-      llama.decoder(model, config, function(_, prefix)
-         llama.build_mlp(model, prefix .. "mlp.", config.intermediate_size, config.hidden_size)
-      end)
+   attention = llama.build_attention,
+   mlp = function(model, prefix, config)
+      llama.build_mlp(model, prefix .. "mlp.", config.intermediate_size, config.hidden_size)
    end,
-   target = llama.target,
 }
+
+--- The parts of a dense decoder, with some of them exchanged.
+function llama.parts(others)
+   return setmetatable(others, { __index = parts })
+end
+
+--- A family that is a decoder of these parts and nothing else.
+function llama.family(own)
+   return {
+      checkpoint = function(config)
+         return llama.tensors(config, own)
+      end,
+      build = function(model, config)
+         llama.decoder(model, config, own)
+      end,
+      target = llama.target,
+   }
+end
+
+local dense = llama.family(parts)
 
 llama.llama, llama.mistral, llama.qwen2, llama.qwen3 = dense, dense, dense, dense
 

@@ -73,15 +73,8 @@ local function target(name, config)
    return llama.target(name, config)
 end
 
-local family = {
-   checkpoint = function(config)
-      return llama.tensors(config, tensors)
-   end,
-   build = function(model, config)
-      llama.decoder(model, config, build)
-   end,
-   target = target,
-}
+local family = llama.family(llama.parts({ every_stage = true, tensors_of_mlp = tensors, mlp = build }))
+family.target = target
 
 moe.qwen3_moe, moe.mixtral = family, family
 
