@@ -30,6 +30,13 @@ local gemma = with(dense, { tie_word_embeddings = true, vocab_size = 521, num_ke
 
 local vision = { hidden_size = 40, intermediate_size = 56, num_hidden_layers = 2, num_attention_heads = 8, image_size = 70, patch_size = 14 }
 
+local deepseek = {
+   num_hidden_layers = 3, hidden_size = 72, intermediate_size = 256, moe_intermediate_size = 128, num_attention_heads = 8,
+   num_key_value_heads = 8, n_routed_experts = 10, n_shared_experts = 2, first_k_dense_replace = 1, moe_layer_freq = 1, q_lora_rank = 48,
+   kv_lora_rank = 40, qk_nope_head_dim = 32, qk_rope_head_dim = 16, v_head_dim = 16, vocab_size = 331, num_nextn_predict_layers = 1,
+}
+local fp8 = with(deepseek, { quantization_config = { quant_method = "fp8", weight_block_size = { 16, 16 } } })
+
 return {
    { name = "Llama-3", family = "llama", config = dense },
    { name = "Llama-3, tied", family = "llama", config = with(dense, { tie_word_embeddings = true, vocab_size = 1000 }), files = 2 },
@@ -48,6 +55,9 @@ return {
    { name = "Gemma-3, from the hub", family = "gemma3", config = with(gemma, { vision_config = vision, checkpoint_vocab_size = 585 }),
       loader = { naming = "hub" }, model = { naming = "hub" } },
    { name = "Phi-3", family = "phi3", config = dense, files = 2 },
+   { name = "DeepSeek-V3", family = "deepseek_v3", config = deepseek, experts = true, files = 2, loader = { serves_mtp = true },
+      model = { mtp = "served" } },
+   { name = "DeepSeek-V3, fp8", family = "deepseek_v3", config = fp8, experts = true },
    { name = "BERT", family = "bert", dtype = "F32", config = { num_hidden_layers = 3, hidden_size = 96, intermediate_size = 136,
       num_attention_heads = 12, vocab_size = 331, max_position_embeddings = 35, type_vocab_size = 2 } },
 }

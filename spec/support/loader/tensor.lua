@@ -46,7 +46,7 @@ end
 function tensor.zeros(dtype, shape)
    local count = count_of(shape)
    local self = tensor.over(dtype, shape, ffi.new("uint8_t[?]", count * assert(widths[dtype], dtype) + 1), 0)
-   self.marks = ffi.new("uint8_t[?]", count + 1, FRESH)
+   self.marks, self.tally = ffi.new("uint8_t[?]", count + 1, FRESH), { [LOADED] = 0, [PADDING] = 0 }
    return self
 end
 
@@ -61,7 +61,7 @@ end
 -- Another view of the same elements.
 local function view(self, shape, strides, first)
    return setmetatable({ dtype = self.dtype, width = self.width, shape = shape, strides = strides, data = self.data, keep = self.keep,
-      marks = self.marks, first = first }, tensor)
+      marks = self.marks, tally = self.tally, first = first }, tensor)
 end
 
 local function copied(list)
@@ -123,6 +123,7 @@ local function mark(self, index, as)
       error("the element " .. index .. " is loaded twice", 0)
    end
    self.marks[index] = as
+   self.tally[as] = self.tally[as] + 1
 end
 
 --- Loads the elements of another tensor of the same shape and dtype into this one.
@@ -145,14 +146,9 @@ function tensor:pad()
    end)
 end
 
---- How many elements were loaded, and how many neither loaded nor padding. For a whole tensor, not a view.
+--- How many elements were loaded, and how many are neither loaded nor padding. For a whole tensor, not a view.
 function tensor:loaded()
-   local loaded, missing = 0, 0
-   for i = 0, self:count() - 1 do
-      loaded = loaded + (self.marks[i] == LOADED and 1 or 0)
-      missing = missing + (self.marks[i] == FRESH and 1 or 0)
-   end
-   return loaded, missing
+   return self.tally[LOADED], self:count() - self.tally[LOADED] - self.tally[PADDING]
 end
 
 --- Its bytes, row-major. For a whole tensor, not a view.
