@@ -50,7 +50,7 @@ local function element(source, index)
    return ("%s.%d.%s_proj.weight[%d,%d]"):format(base, index[1], kind, row, index[3])
 end
 
-local function fill(tensor, content, source)
+local function fill(tensor, content, source, raw)
    assert(source, ("%s: %s is no parameter"):format(tensor.name, content.source))
    assert(source.dtype == tensor.dtype, tensor.name .. ": dtypes differ")
    each(content.extent, function(index)
@@ -68,13 +68,13 @@ local function fill(tensor, content, source)
             assert(content.extent[dim] == 1)
          end
       end
-      put(tensor, at, element(source, from))
+      put(tensor, at, raw and ("%s[%s]"):format(source.name, key_of(from)) or element(source, from))
    end)
 end
 
 --- The worker's live tensors by name: { name, shape, at = { ["1,2"] = element } }. Fails on an element that is written twice,
--- outside the tensor or not at all, save in tensors that are unsourced: they hold nothing.
-function materialise.worker(description, rank)
+-- outside the tensor or not at all, save in tensors that are unsourced: they hold nothing. raw: packed experts keep their names.
+function materialise.worker(description, rank, raw)
    local params = {}
    for _, param in ipairs(description.params) do
       params[param.name] = param
@@ -85,7 +85,7 @@ function materialise.worker(description, rank)
       assert(tensors[live.name] == nil, live.name .. " is there twice")
       tensors[live.name] = tensor
       for _, content in ipairs(live.contents) do
-         fill(tensor, content, params[content.source])
+         fill(tensor, content, params[content.source], raw)
       end
       for _, zero in ipairs(live.zero) do
          each(zero.extent, function(index)

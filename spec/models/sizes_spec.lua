@@ -14,6 +14,7 @@ describe("published sizes", function()
       { "Mixtral-8x7B", 995, 46702792704 }, { "Gemma-2-9B", 464, 9241705984 }, { "Gemma-3-1B", 340, 999885952 },
       { "Gemma-3-12B", 1065, 12187325040 }, { "Phi-3-mini", 195, 3821079552 },
       { "Qwen3-32B", 707, 32762123264 }, { "Qwen3-30B-A3B", 18867, 30532122624 }, { "Qwen3-235B-A22B", 36945, 235093634560 },
+      { "GPT-OSS-20B", 411, 20914757184 }, { "GPT-OSS-120B", 615, 116829156672 },
       -- With the drafting layer and the scales of every block.
       { "DeepSeek-V3", 91991, 684531386000 },
    }

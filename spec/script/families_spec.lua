@@ -196,6 +196,14 @@ add_ways("DeepSeek-V3, fp8, drafting", { family = "deepseek_v3", config = deepse
 add_ways("DeepSeek-V3, bf16", { family = "deepseek_v3", live_experts = "experts.routed_experts",
    config = deepseek({ quantization_config = false, q_lora_rank = false, num_nextn_predict_layers = 0, n_shared_experts = 2 }) })
 
+local function gpt_oss(units)
+   return { num_hidden_layers = 2, hidden_size = 12, intermediate_size = units, num_attention_heads = 16, num_key_value_heads = 4,
+            head_dim = 4, num_local_experts = 10, vocab_size = 1003 }
+end
+add_ways("GPT-OSS", { family = "gpt_oss", config = gpt_oss(16) })
+add_ways("GPT-OSS, units that do not divide", { family = "gpt_oss", config = gpt_oss(11), live_qkv = "qkv",
+   live_experts = "experts.routed_experts" })
+
 describe("the family file lands everything in place:", function()
    local names = {}
    for name in pairs(cases) do

@@ -30,9 +30,10 @@ local choices = {
    live_experts = { "experts", "experts.routed_experts" },
    naming = { "module", "hub", "text" }, -- whose names a multimodal trainer has; "text": it has the language model alone
    mtp = { "skipped", "served" },
+   live_qkv = { "qkv_proj", "qkv" },
 }
 
-local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts", "naming", "mtp" }
+local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts", "naming", "mtp", "live_qkv" }
 local dtypes = { "bfloat16", "float16", "float32" }
 
 local function sorted_keys(set)

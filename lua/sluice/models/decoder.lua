@@ -65,15 +65,20 @@ local function complete(config, form)
    complete_experts(config, form)
 end
 
--- What the workers' meshes ask of the sizes.
-local function check_workers(config, part, form)
-   local sizes = serving.sizes(part)
-   local tp, kv_heads = sizes.tp, config.num_key_value_heads
+--- Fails unless heads are cut whole; KV heads may be repeated instead.
+function decoder.check_heads(config, tp)
+   local kv_heads = config.num_key_value_heads
    serving.check_divides(config, "num_attention_heads", tp, "tp")
    if tp % kv_heads ~= 0 and kv_heads % tp ~= 0 then
       check.fail("model.config.num_key_value_heads (%d) must divide by the workers' tp (%d), or tp by it", kv_heads, tp)
    end
-   serving.check_divides(config, "intermediate_size", tp, "tp")
+end
+
+-- What the workers' meshes ask of the sizes.
+local function check_workers(config, part, form)
+   local sizes = serving.sizes(part)
+   decoder.check_heads(config, sizes.tp)
+   serving.check_divides(config, "intermediate_size", sizes.tp, "tp")
    if form.experts then
       serving.check_divides(config, form.experts.width, sizes.moe_tp, "expert tp")
    end

@@ -29,6 +29,7 @@ models.families = {
    gemma3 = require "sluice.models.gemma3",
    phi3 = require "sluice.models.phi3",
    deepseek_v3 = require "sluice.models.deepseek_v3",
+   gpt_oss = require "sluice.models.gpt_oss",
    bert = require "sluice.models.bert",
 }
 

@@ -163,10 +163,10 @@ function serving:whole(name, shape, loader, dtype, source)
    self:add(name, shape, loader, { strip(source or name, shape, 0, 0, shape[1], 0) }, nil, dtype)
 end
 
---- One part of `tp` along `dim`; dim 0 is a column-parallel layer, dim 1 a row-parallel one.
-function serving:part(name, shape, dim, dtype)
+--- One part of `tp` along `dim`; dim 0 is a column-parallel layer, dim 1 a row-parallel one. source: as in serving:whole.
+function serving:part(name, shape, dim, dtype, source)
    local count = shape[dim + 1] / self.tp
-   local contents = { strip(name, shape, dim, self.r * count, count, 0) }
+   local contents = { strip(source or name, shape, dim, self.r * count, count, 0) }
    self:add(name, resized(shape, dim, count), dim == 0 and "column" or "row", contents, nil, dtype)
 end
 

@@ -70,6 +70,14 @@ return {
       n_routed_experts = 256, n_shared_experts = 1, moe_intermediate_size = 2048, first_k_dense_replace = 3, moe_layer_freq = 1,
       num_nextn_predict_layers = 1, quantization_config = { quant_method = "fp8", weight_block_size = { 128, 128 } },
    },
+   ["GPT-OSS-20B"] = {
+      family = "gpt_oss", num_hidden_layers = 24, hidden_size = 2880, intermediate_size = 2880,
+      num_attention_heads = 64, num_key_value_heads = 8, head_dim = 64, vocab_size = 201088, num_local_experts = 32,
+   },
+   ["GPT-OSS-120B"] = {
+      family = "gpt_oss", num_hidden_layers = 36, hidden_size = 2880, intermediate_size = 2880,
+      num_attention_heads = 64, num_key_value_heads = 8, head_dim = 64, vocab_size = 201088, num_local_experts = 128,
+   },
    ["all-MiniLM-L6-v2"] = {
       family = "bert", num_hidden_layers = 6, hidden_size = 384, intermediate_size = 1536,
       num_attention_heads = 12, vocab_size = 30522, max_position_embeddings = 512, type_vocab_size = 2,

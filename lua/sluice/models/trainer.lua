@@ -84,6 +84,7 @@ for _, name in ipairs({ "column", "row", "replicated" }) do
    kinds[name] = { key = name, tp = tp_dim[name], fsdp = 0 }
 end
 kinds.buffer = { key = "buffer" } -- what FSDP does not shard
+kinds.packed = { key = "packed", fsdp = 0 }
 kinds.packed_column = { key = "packed_column", tp = 1, fsdp = 0 }
 kinds.packed_row = { key = "packed_row", tp = 2, fsdp = 0 }
 
@@ -99,7 +100,8 @@ function trainer:place_expert(kind, layer, expert)
    return place(self, self.expert_name, self.expert, kinds[kind], layer, size > 1 and self:owner(expert, size) or nil)
 end
 
---- Where the packed tensor of all experts of a layer lies; kind: "packed_column", "packed_row".
+--- Where the packed tensor of all experts of a layer lies; kind: "packed_column" and "packed_row"
+-- (tp cuts dim 1 or 2), "packed" (tp cuts none).
 function trainer:place_packed(kind, layer)
    return place(self, self.expert_name, self.expert, kinds[kind], layer, "packed")
 end
