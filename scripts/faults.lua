@@ -1,6 +1,6 @@
 --- Runs the cases of scripts/faults, several at once, and prints what came of them.
 --
---    luajit scripts/faults.lua BUILD [--phase LIST] [--fault LIST] [--victim LIST] [--sample] [--jobs N] [--json] ...
+--    luajit scripts/faults.lua BUILD [--phase LIST] [--fault LIST] [--victim LIST] [--sample K] [--jobs N] [--json] ...
 
 local cjson = require "cjson"
 local dirent = require "posix.dirent"
@@ -48,13 +48,13 @@ local function read_arguments()
    local i = 2
    while arg[i] do
       local name, value = arg[i]:match("^%-%-(%l+)$"), arg[i + 1]
-      if name == "json" or name == "sample" then
+      if name == "json" or name == "crowd" then
          options[name] = true
          i = i + 1
       elseif known[name] and value then
          options[name] = list_of(value, known[name], name)
          i = i + 2
-      elseif (name == "jobs" or name == "beat" or name == "delay") and tonumber(value) and tonumber(value) > 0 then
+      elseif (name == "jobs" or name == "beat" or name == "delay" or name == "sample") and tonumber(value) and tonumber(value) > 0 then
          options[name] = tonumber(value)
          i = i + 2
       else
@@ -78,7 +78,7 @@ local function make_cases()
          for victim = 0, #wanted.victims do
             local asked = (not options.phase or options.phase[phase]) and (not options.fault or options.fault[fault])
                and (not options.victim or options.victim[tostring(victim)])
-            if asked and (not options.sample or (p + f) % 4 == victim) then
+            if asked and (not options.sample or (p + f + options.sample) % 4 == victim) then
                cases[#cases + 1] = {phase = phase, fault = fault, victim = victim, impossible = wanted.impossible(phase, fault, victim),
                   road = ROADS[(p + f + victim) % 3 + 1], smaller = (p + 2 * f + victim) % 3 == 0}
             end
@@ -173,6 +173,20 @@ local function run(cases)
       end
    end
    return now() - began
+end
+
+--- How long init takes many ranks, and how long beside strangers; each of {ranks, strangers, key}.
+local function run_crowds()
+   local crowds = {}
+   for _, crowd in ipairs({{64, 0, 0}, {64, 0, 1}, {8, 0, 0}, {8, 10000, 0}, {8, 0, 1}, {8, 10000, 1}}) do
+      io.stderr:write(("faults: a crowd of %d ranks%s\n"):format(crowd[1], crowd[2] > 0 and " beside " .. crowd[2] .. " strangers" or ""))
+      local pipe = assert(io.popen(("%s/spec/faults_driver crowd %d %d %d 2>&1"):format(build, unpack(crowd))))
+      local text = pipe:read("*a")
+      pipe:close()
+      local good, said = pcall(cjson.decode, text)
+      crowds[#crowds + 1] = good and said or {ranks = crowd[1], strangers = crowd[2], secure = crowd[3] == 1, bad = crowd[1], text = text}
+   end
+   return crowds
 end
 
 -- ---- what is left behind ----
@@ -301,32 +315,50 @@ local function print_wrong(cases)
    end
 end
 
+local function print_crowds(crowds)
+   for i, crowd in ipairs(crowds) do
+      local with = ("%s%s"):format(crowd.secure and ", with a key" or "", crowd.strangers > 0 and (", %d strangers meanwhile"):format(
+         crowd.strangers) or "")
+      local took = crowd.bad > 0 and "WRONG: " .. crowd.text or ("ready %.2f s after the first began, %.2f s after the last"):format(
+         crowd.seconds, crowd.seconds_from_the_last)
+      io.write(i == 1 and "\n" or "", ("%d ranks%s: %s\n"):format(crowd.ranks, with, took))
+   end
+end
+
 -- ---- all of it ----
 
 read_arguments()
-local cases = make_cases()
+local filtered = options.phase or options.fault or options.victim or options.sample
+local cases = options.crowd and not filtered and {} or make_cases()
 local memory_before, links_before = shared_memory(), links()
 local seconds = run(cases)
-local counts = {cases = 0, wrong = 0, pending = 0, impossible = 0}
+local crowds = (options.crowd or not filtered) and run_crowds() or {}
+local counts = {crowds = #crowds, cases = 0, wrong = 0, pending = 0, impossible = 0}
 for _, case in ipairs(cases) do
    local kind = case.impossible and "impossible" or case.pending and "pending" or "cases"
    counts[kind] = counts[kind] + 1
    counts.wrong = counts.wrong + (case.wrong and #case.wrong > 0 and 1 or 0)
+end
+for _, crowd in ipairs(crowds) do
+   counts.wrong = counts.wrong + (crowd.bad > 0 and 1 or 0)
 end
 local left = added(memory_before, shared_memory(), "/dev/shm/")
 for _, name in ipairs(added(links_before, links(), "the link ")) do
    left[#left + 1] = name
 end
 if options.json then
-   io.write(cjson.encode({cases = cases, counts = counts, left = left, seconds = seconds, beat_s = options.beat}), "\n")
+   io.write(cjson.encode({cases = cases, crowds = crowds, counts = counts, left = left, seconds = seconds, beat_s = options.beat}), "\n")
 else
-   print_cells(cases)
-   print_worst(cases)
+   if #cases > 0 then
+      print_cells(cases)
+      print_worst(cases)
+   end
    print_reasons(cases, "impossible", "- : cannot exist")
    print_reasons(cases, "pending", "pending: not on this machine")
    print_wrong(cases)
+   print_crowds(crowds)
    io.write(#left > 0 and "\nleft behind: " .. table.concat(left, ", ") .. "\n" or "")
    io.write(("\n%d cases, %d wrong, %d pending, %d that cannot exist, in %.0f s with beats of %g s; nothing left behind: %s\n"):format(
       counts.cases, counts.wrong, counts.pending, counts.impossible, seconds, options.beat, #left == 0 and "yes" or "no"))
 end
-os.exit(counts.wrong == 0 and #left == 0 and counts.cases + counts.pending > 0 and 0 or 1)
+os.exit(counts.wrong == 0 and #left == 0 and counts.cases + counts.pending + counts.crowds > 0 and 0 or 1)

@@ -6,6 +6,7 @@
  *     faults_rank.c    the life of one rank through the public API
  *     faults_injure.c  what a fault is, done by the victim to itself
  *     faults_net.c     sockets, a relay that stops forwarding, a network namespace whose link goes down
+ *     faults_crowd.c   another thing: how long init takes a crowd of ranks, also beside thousands of strangers
  *     faults_model.c   the parameters: init info, sources, live tensors, and what the live ones must hold
  */
 #ifndef SPEC_SUPPORT_FAULTS_H
@@ -116,6 +117,11 @@ bool model_holds(const model *own, int number, char *why, size_t size);
 
 /* The whole life of a rank's process. `fresh`: it only takes part in the second world. Does not return. */
 _Noreturn void rank_live(case_board *shared, int rank, bool fresh);
+
+/* ---- faults_crowd.c ---- */
+
+/* Init of `ranks` ranks; with strangers, the last rank comes when that many of them have connected. Prints; 0 where all were ready. */
+int crowd_main(int ranks, long strangers, bool secure);
 
 double now_s(void);
 void sleep_s(double seconds);

@@ -3,6 +3,7 @@
  *
  *     faults_driver phase=round2 fault=kill victim=3 [beat=0.4] [deadline=20] [connect=4] [phase_deadline=0] [delay=10]
  *                   [road=map|pull|ring] [secure=0|1] [smaller=0|1]
+ *     faults_driver crowd RANKS STRANGERS SECURE
  *
  * Owns the processes that it starts, and ends those that do not end by themselves. Judges nothing: scripts/faults.lua does.
  * With FAULTS_LOG in the environment every rank's log goes to standard error. Exit status 0 unless it was called wrongly.
@@ -277,6 +278,8 @@ static void print_case(void)
 
 int main(int count, char **argument)
 {
+    if (count == 5 && strcmp(argument[1], "crowd") == 0 && atoi(argument[2]) > 1)
+        return crowd_main(atoi(argument[2]), atol(argument[3]), atoi(argument[4]) != 0);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || pipe(report) != 0)
         return 1;

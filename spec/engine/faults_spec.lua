@@ -1,0 +1,67 @@
+--- Part of what scripts/faults runs: one victim for each phase and fault, another one in the build with sanitizers.
+-- contract.md: 2 (the deadline says who came and who did not), 4 (a failed update), 5 (a rank killed, stopped or cut off at any step).
+
+local cjson = require "cjson"
+
+local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
+local sanitized = (os.getenv("LD_PRELOAD") or ""):find("asan", 1, true) ~= nil
+
+local function run(arguments)
+   local command = "env -u LD_PRELOAD ASAN_OPTIONS=detect_leaks=1 luajit scripts/faults.lua %s %s --json 2>/dev/null"
+   local pipe = assert(io.popen(command:format(build, arguments)))
+   local text = pipe:read("*a")
+   pipe:close()
+   return cjson.decode(text)
+end
+
+describe("four ranks, one of which comes to grief", function()
+   local said, by_phase = nil, {}
+
+   setup(function()
+      said = run(("--sample %d --delay 3"):format(sanitized and 1 or 3))
+      for _, case in ipairs(said.cases) do
+         by_phase[case.phase] = by_phase[case.phase] or {}
+         table.insert(by_phase[case.phase], case)
+      end
+   end)
+
+   for _, phase in ipairs(require("scripts.faults_wanted").phases) do
+      it("end as they must, whatever happens at: " .. phase, function()
+         local wrong, ran = {}, 0
+         for _, case in ipairs(by_phase[phase]) do
+            ran = ran + (case.wrong and 1 or 0)
+            for _, text in ipairs(case.wrong or {}) do
+               wrong[#wrong + 1] = ("%s of rank %d: %s"):format(case.fault, case.victim, text)
+            end
+         end
+         assert.is_true(ran >= 8, "only " .. ran .. " cases ran")
+         assert.equal("", table.concat(wrong, "\n"))
+      end)
+   end
+
+   it("are cut off by a link that goes down, too", function()
+      local ran, why = 0, "no case of it was run"
+      for _, case in ipairs(said.cases) do
+         ran = ran + (case.fault == "netns" and case.wrong and 1 or 0)
+         why = case.pending or why
+      end
+      if ran == 0 then
+         pending(why)
+      end
+   end)
+
+   it("leave neither shared memory nor links behind", function()
+      assert.same({}, said.left)
+   end)
+end)
+
+describe("init", function()
+   it("brings 64 ranks together, and 8 ranks beside 10,000 strangers, with a key and without", function()
+      local crowds = run("--crowd").crowds
+      assert.equal(6, #crowds)
+      for _, crowd in ipairs(crowds) do
+         assert.equal("0 bad ranks: ", ("%d bad ranks: %s"):format(crowd.bad, crowd.text))
+      end
+      assert.is_true(crowds[4].strangers >= 10000 and crowds[6].strangers >= 10000)
+   end)
+end)
