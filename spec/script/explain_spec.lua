@@ -230,6 +230,26 @@ describe("explain shows", function()
       assert.equal("no parameter and no live tensor is called .v_proj\n   near: trunk.0.v_proj.weight (parameter)", explanation.unknown(answer))
    end)
 
+   it("nothing under a key that lua/EXPLAIN.md does not tell of", function()
+      local file = assert(io.open("lua/EXPLAIN.md"))
+      local page = file:read("*a")
+      file:close()
+      local function look(value)
+         for key, item in pairs(value) do
+            if type(key) == "string" then
+               assert.truthy(page:find("`" .. key .. "`", 1, true), key)
+            end
+            if type(item) == "table" then
+               look(item)
+            end
+         end
+      end
+      for _, question in ipairs(questions) do
+         local _, _, case, name, rank, options = unpack(question)
+         look(ask(case, name, { rank = rank, one_rank = options and options.one_rank }))
+      end
+   end)
+
    it("what is wrong with a pattern", function()
       assert.equal("the pattern has an empty value in {p=a|}", ask(fused, "x.{p=a|}", { rank = 4 }).bad_pattern)
    end)
@@ -266,6 +286,130 @@ local function explained(parameter)
    end
    return bytes
 end
+
+-- Calls f with the indices of each element of a box, ranges { from, to, step } each, the last dim fastest.
+local function each_element(box, f)
+   local at = {}
+   local function walk(d)
+      if d > #box then
+         return f(at)
+      end
+      for index = box[d][1], box[d][2] - 1, box[d][3] or 1 do
+         at[d] = index
+         walk(d + 1)
+      end
+   end
+   walk(1)
+end
+
+local function linear(at, shape)
+   local number = 0
+   for d, extent in ipairs(shape) do
+      number = number * extent + at[d]
+   end
+   return number
+end
+
+local function list(array, count)
+   local items = {}
+   for i = 1, count do
+      items[i] = tonumber(array[i - 1])
+   end
+   return items
+end
+
+-- The ranges of a box that a view or a strip shows: those that select one index are gone.
+local function shown(box, ranges)
+   local dims = {}
+   for d = 1, #box do
+      if not ranges[d - 1].select then
+         dims[#dims + 1] = d
+      end
+   end
+   return dims
+end
+
+-- By live name and element, the element of the parameter that explain says is there.
+local function said(prepared, number, parameter)
+   local param, found = C.slc_plan_at(prepared.plan, number), {}
+   for t, target in ipairs(parameter.targets) do
+      for _, group in ipairs(target.workers or {}) do
+         local live = C.slc_live_set_find(prepared.live, target.live)
+         local item = param.target[t - 1]
+         local live_dims, dims = shown(group.live, item.view.range), shown(group.source, item.source)
+         local live_shape, shape = list(live.shape, live.ndim), list(param.shape, param.ndim)
+         each_element(group.live, function(at)
+            local from = {}
+            for d, range in ipairs(group.source) do
+               from[d] = range[1]
+            end
+            for i, d in ipairs(live_dims) do
+               local range, to = group.live[d], dims[(target.permute and target.permute[i] or i - 1) + 1]
+               from[to] = group.source[to][1] + (at[d] - range[1]) / (range[3] or 1) * (group.source[to][3] or 1)
+            end
+            found[target.live .. " " .. linear(at, live_shape)] = linear(from, shape)
+         end)
+      end
+   end
+   return found
+end
+
+-- The same as the program copies it.
+local function moved(prepared, rank, number)
+   local program, err, found = ffi.gc(ffi.new("slc_program"), C.slc_program_clear), inside.error(), {}
+   assert(C.slc_program_compile(prepared.plan, prepared.live, rank, program, err) == 0, inside.text(err))
+   local param, segment, box = C.slc_plan_at(prepared.plan, number), program.segment[number], ffi.new("slc_box")
+   local item, shape = tonumber(param.dtype.bytes), list(param.shape, param.ndim)
+   for c = 0, segment.ncopies - 1 do
+      local copy = segment.copy[c]
+      assert(C.slc_layout_box(param.source, param.ndim, param.shape, copy.peer, box))
+      local name = ffi.string(prepared.live.item[copy.buffer].name)
+      local function place(source, destination)
+         local rest, at = tonumber(source) / item, {}
+         for d = param.ndim, 1, -1 do
+            local extent = tonumber(box.high[d - 1] - box.low[d - 1])
+            at[d] = tonumber(box.low[d - 1]) + rest % extent
+            rest = math.floor(rest / extent)
+         end
+         found[name .. " " .. tonumber(destination) / item] = linear(at, shape)
+      end
+      local function walk(d, source, destination)
+         if d == copy.ndim then
+            for byte = 0, tonumber(copy.run) - 1, item do
+               place(source + byte, destination + byte)
+            end
+            return
+         end
+         for i = 0, tonumber(copy.dim[d].count) - 1 do
+            walk(d + 1, source + i * copy.dim[d].source, destination + i * copy.dim[d].destination)
+         end
+      end
+      walk(0, copy.source, copy.destination)
+   end
+   return found
+end
+
+describe("explain and the program agree on which element lies where:", function()
+   local worlds = { ["a fused qkv"] = { fused, 4, 7 }, stages = { stages, 2, 3 }, experts = { experts(), 2, 5 },
+                    ["a padded vocabulary"] = { vocabulary, 1, 3 }, ["interleaved strips"] = { packed, 1, 1 } }
+   for what, world in pairs(worlds) do
+      it(what, function()
+         local case, first, last = unpack(world)
+         local looked_at = 0
+         for number, param in ipairs(case.params) do
+            for rank = first, last do
+               local answer, prepared = ask(case, param.name, { rank = rank, one_rank = true })
+               local elements = moved(prepared, rank, number - 1)
+               assert.same(elements, said(prepared, number - 1, answer.parameter))
+               for _ in pairs(elements) do
+                  looked_at = looked_at + 1
+               end
+            end
+         end
+         assert.is_true(looked_at >= 32)
+      end)
+   end
+end)
 
 describe("explain and the program agree on who feeds whom:", function()
    local worlds = { ["a fused qkv"] = { fused, 4, 7 }, stages = { stages, 2, 3 }, experts = { experts(), 2, 9 },
