@@ -58,7 +58,8 @@ local function params_of(family, config, trainer)
          check.fail("model has more than %d parameters", configuration.MAX_PARAMS)
       end
       list[#list + 1] = {
-         name = names.renamed(prefixes, name), dtype = dtype or config.dtype, shape = shape, src_mesh = mesh_name, src_placements = placements,
+         name = names.renamed(prefixes, name), dtype = dtype or config.dtype, shape = shape, src_mesh = mesh_name,
+         src_placements = placements,
       }
    end
    local add = setmetatable({
