@@ -27,9 +27,10 @@ end
 check.is_list, check.is_object = is_list, is_object
 
 --- A text cut to what a message can show, control characters as escapes.
-function check.shorten(text)
-   if #text > LONGEST_SHOWN then
-      text = text:sub(1, LONGEST_SHOWN):gsub("[\128-\191]*$", ""):gsub("[\192-\255]$", "") .. "..."
+function check.shorten(text, most)
+   most = most or LONGEST_SHOWN
+   if #text > most then
+      text = text:sub(1, most):gsub("[\128-\191]*$", ""):gsub("[\192-\255]$", "") .. "..."
    end
    return (text:gsub("%c", function(char) return ("\\%d"):format(char:byte()) end))
 end

@@ -14,8 +14,12 @@ local find, sub, byte, concat = string.find, string.sub, string.byte, table.conc
 local MOST_EXPANSIONS = 1024
 local MOST_DEEP = 2
 local MOST_SEGMENTS = 128
-local FIRST_STEPS, STEPS_EACH = 5000000, 500 -- nodes that finding may visit: some at first, more with every name
+local FIRST_STEPS, STEPS_EACH = 2000000, 300 -- nodes that finding may visit: some at first, more with every name
 local DOT = byte(".")
+local LONGEST = 4096 -- bytes of a name
+local TOO_LONG = ("is longer than a name can be (%d bytes)"):format(LONGEST)
+local ZERO = "has a zero character, which no name has"
+local MOST_PIECES = 64
 
 -- ---- patterns ----
 
@@ -121,6 +125,11 @@ end
 -- { capture = true }, deep = numbers of the ** }, where each simple pattern holds the values of its listed captures as
 -- `bound`; or nil and what is wrong with it
 function match.pattern(pattern)
+   if #pattern > LONGEST then
+      return nil, TOO_LONG
+   elseif find(pattern, "%z") then
+      return nil, ZERO
+   end
    local items, problem, listed = expand(pattern)
    if not items then
       return nil, problem
@@ -144,6 +153,11 @@ end
 
 -- Pieces of a template: texts, numbers of wildcards, and { name } for a listed capture.
 local function read_pieces(template, pattern)
+   if #template > LONGEST then
+      return nil, TOO_LONG
+   elseif find(template, "%z") then
+      return nil, ZERO
+   end
    local pieces, deep, at = {}, 0, 1
    while at <= #template do
       local first, last, name = find(template, "{([^{}]*)}", at)
@@ -165,6 +179,9 @@ local function read_pieces(template, pattern)
       at = last + 1
    end
    pieces[#pieces + 1] = sub(template, at)
+   if #pieces > MOST_PIECES then
+      return nil, "uses too many captures"
+   end
    for _, piece in ipairs(pieces) do
       if type(piece) == "string" and find(piece, "[{}*]") then
          return nil, "has a brace or a star that is no capture"

@@ -27,7 +27,7 @@ end
 local function template(made, key, text, pattern)
    local compiled, problem = match.template(text, pattern)
    if not compiled then
-      fail(made, "%s (%s) %s", key, text, problem)
+      fail(made, "%s (%s) %s", key, check.shorten(text, 200), problem)
    end
    return compiled
 end
@@ -99,7 +99,7 @@ local function add_rules(set, file)
       local made = file.result.rules[i]
       if made then -- false and nil are rules that a condition left out
          local kind = words.kind(made)
-         made = kind == "rule" and made or not kind and plain_rule(file, made)
+         made = kind == "rule" and words.value(made) or not kind and plain_rule(file, made)
          if not made then
             check.raise("SCRIPT", ('%s: rules[%d] (%s) must be a rule: rule "pattern" { ... }'):format(file.path, i,
                words.shown(file.result.rules[i])))
@@ -132,7 +132,7 @@ local function add_pins(set, file)
          check.raise("SCRIPT", ('%s: pins[%d] (%s) must be made by where "pattern" (pin(...))'):format(file.path, i,
             words.shown(made)))
       elseif made then
-         add_where(set, made)
+         add_where(set, words.value(made))
       end
    end
 end

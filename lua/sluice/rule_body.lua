@@ -9,6 +9,8 @@ local words = require "sluice.words"
 local rule_body = {}
 
 local MOST_STRIPS = 64
+local LONGEST_TEXT = 4096 -- bytes of a name or a reason
+local LONGEST_SHOWN = 200
 
 local STRIP_KEYS = { into = true, at = true, from = true, layout = true, permute = true, pad = true, zero = true }
 local ZERO_KEYS = { "from", "pad", "permute" } -- that cannot stand beside zero
@@ -22,7 +24,7 @@ end
 
 --- Raises a mistake in a rule.
 function rule_body.fail(made, text, ...)
-   check.raise("SCRIPT", ('%s: rule "%s": %s'):format(made.place, made.pattern, text:format(...)))
+   check.raise("SCRIPT", ('%s: rule "%s": %s'):format(made.place, check.shorten(made.pattern, LONGEST_SHOWN), text:format(...)))
 end
 
 local fail = rule_body.fail
@@ -78,7 +80,11 @@ local function list_of(made, key, value, kinds, wanted)
          fail(made, "%s has the key '%s'; it must be %s, or a list of them", key, tostring(index), wanted)
       end
    end
-   return list
+   local opened = {}
+   for i = 1, table.maxn(list) do
+      opened[i] = words.value(list[i])
+   end
+   return opened
 end
 
 local function check_slices(made, key, value)
@@ -132,6 +138,8 @@ end
 local function check_text(made, key, value)
    if type(value) ~= "string" or value == "" then
       fail(made, "%s (%s) must be a text", key, words.shown(value))
+   elseif #value > LONGEST_TEXT or value:find("%z") then
+      fail(made, "%s (%s) must be a text of at most %d bytes without zero characters", key, words.shown(value), LONGEST_TEXT)
    end
    return value
 end

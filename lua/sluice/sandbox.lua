@@ -200,7 +200,7 @@ local raised = setmetatable({}, { __mode = "k" })
 -- @param text the whole message
 function sandbox.raise(text)
    local object = { text = text }
-   raised[object] = true
+   raised[object] = text -- not the object's own, which rule code may catch and change
    error(object, 0)
 end
 
@@ -217,7 +217,7 @@ function sandbox.call(place, budget, code, ...)
    if outcome == "ok" then
       return result
    elseif type(result) == "table" then
-      return nil, raised[result] and result.text or place .. ": it raised an error that is a table"
+      return nil, raised[result] or place .. ": it raised an error that is a table"
    elseif result:find(":%d+: ") then
       return nil, result
    end

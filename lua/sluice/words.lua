@@ -4,6 +4,7 @@
 
 jit.off(true, true)
 
+local check = require "sluice.check"
 local default = require "sluice.default"
 local match = require "sluice.match"
 local nearest = require "sluice.nearest"
@@ -11,23 +12,36 @@ local sandbox = require "sluice.sandbox"
 
 local words = {}
 
-local OWN = { ["@sluice/words.lua"] = true, ["@sluice/sandbox.lua"] = true, ["@sluice/text_pattern.lua"] = true }
 local MOST_DIM = 7
 local LARGEST = 2 ^ 53
 local MOST_RANKS = 2 ^ 31 - 1
 local MOST_SPREAD = 2 ^ 20
 
--- What kind of value a table made by a word is. Rule code cannot reach this, and so cannot make such values by hand.
+-- What kind of value a table made by a word is. Rule code cannot reach this, and so cannot make such values by hand. It
+-- holds an empty table for each: what was checked when it was made cannot be changed afterwards.
 local kinds = setmetatable({}, { __mode = "k" })
+local opened = setmetatable({}, { __mode = "k" })
+local SEALED = {}
 
 local function made(kind, value)
-   kinds[value] = kind
-   return value
+   local handle = setmetatable({}, SEALED)
+   kinds[value], kinds[handle], opened[handle] = kind, kind, value
+   return handle
+end
+
+--- The value behind what a word gave to rule code.
+function words.value(handle)
+   return opened[handle]
 end
 
 --- The kind of a value that a word made ("rule", "span", "shard", ...), nil for any other value.
 function words.kind(value)
    return (type(value) == "table" or type(value) == "function") and kinds[value] or nil
+end
+
+-- Whether a chunk is Sluice's own, which no rule's author wrote.
+local function is_own(source)
+   return source:find("^@sluice/") and not source:find("^@sluice/rules/")
 end
 
 -- "file:line" of the rule code that is running.
@@ -36,7 +50,7 @@ local function place()
       local frame = debug.getinfo(level, "Sl")
       if not frame then
          break
-      elseif frame.currentline > 0 and not OWN[frame.source] then
+      elseif frame.currentline > 0 and not is_own(frame.source) then
          return frame.source:sub(2) .. ":" .. frame.currentline
       end
    end
@@ -49,9 +63,13 @@ local function raise(text, ...)
    sandbox.raise(place() .. ": " .. text:format(...))
 end
 
+function SEALED.__newindex(handle)
+   raise("a %s cannot be changed; make another one", kinds[handle])
+end
+
 local function shown(value)
    if type(value) == "string" then
-      return '"' .. value:sub(1, 60) .. '"'
+      return '"' .. check.shorten(value) .. '"'
    elseif type(value) == "number" and value == math.floor(value) and math.abs(value) <= LARGEST then
       return ("%.0f"):format(value)
    elseif kinds[value] then
@@ -71,7 +89,7 @@ local function integer(value, what, low, high)
 end
 
 local function integer_or_pick(value, what, low)
-   return words.kind(value) == "pick" and value or integer(value, what, low)
+   return words.kind(value) == "pick" and opened[value] or integer(value, what, low)
 end
 
 -- ---- rules ----
@@ -104,6 +122,7 @@ local function where(pattern)
          if words.kind(pins[i]) ~= "pin" then
             raise('where "%s" (%s) must be followed by pins', pattern, shown(pins[i]))
          end
+         pins[i] = opened[pins[i]]
       end
       return made("where", { pattern = pattern, pins = pins, place = at })
    end
@@ -113,7 +132,7 @@ end
 
 local function span(dim, start, count, step)
    integer(dim, "span: dim", 0, MOST_DIM)
-   integer_or_pick(start, "span: start", 0)
+   start = integer_or_pick(start, "span: start", 0)
    if count ~= nil then
       integer(count, "span: count", 1)
    end

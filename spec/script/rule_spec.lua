@@ -71,8 +71,8 @@ describe("a rule", function()
    writes("picks by a listed capture", '{ into = "x", at = span(0, pick("e", {4, 0}), 4) }',
       { pattern = "e.{e=0|1}", params = { { name = "e.1", shape = { 4, 8 } } }, live = { { name = "x", shape = { 8, 8 } } } },
       "direct [0:4, 0:8] -> 'x' [0:4, :] ()", "e.1")
-   writes("goes into several live tensors", '{ layout = column, { into = "a" }, { into = "b" } }', { tp = 2, live = { { name = "a", shape = { 4, 16 } },
-      { name = "b", shape = { 4, 16 } } } }, "direct [0:8, 0:16] -> 'a' [:, :] (tp:0); [0:8, 0:16] -> 'b' [:, :] (tp:0)")
+   writes("goes into several live tensors", '{ layout = column, { into = "a" }, { into = "b" } }',
+      { tp = 2, live = { { name = "a", shape = { 4, 16 } }, { name = "b", shape = { 4, 16 } } } }, "direct [0:8, 0:16] -> 'a' [:, :] (tp:0); [0:8, 0:16] -> 'b' [:, :] (tp:0)")
    writes("goes to the first and the last stage", '{ { layout = pin("pp", 0) }, { layout = pin("pp", 2) } }', { axes = { { "pp", 3 } } },
       "direct [0:8, 0:16] -> 'w' [:, :] (pp=0); [0:8, 0:16] -> 'w' [:, :] (pp=2)")
    writes("is held by the first of an axis, zero on the others", '{ layout = first "tp" }', { tp = 2 },
@@ -468,7 +468,7 @@ describe("a mistake is told with its place:", function()
       { "axes.tp = 1", "FILE:1: axes.tp cannot be set" },
       { "local x = host.pipeline", "FILE:1: the host's description has no 'pipeline'" },
       { "while true do end", "FILE:1: it ran too many instructions" },
-      { "local t = {} while true do t[#t + 1] = {} end", "FILE: it used too much memory" },
+      { "local t = {} while true do t[#t + 1] = {} end", "FILE:1: it used too much memory" },
       { "error('my own words')", "FILE:1: my own words" },
       { "local x = io.open('/etc/passwd')", "FILE:1: unknown name 'io'" },
       { "\27LJ\2", "FILE: bytecode is not run, only Lua text" },

@@ -171,7 +171,7 @@ describe("the sandbox", function()
       ends("an unpack of everything", "local a = unpack({}, 1, 1e8)", "error: file.lua:1: too many results to unpack")
       ends("pairs over and over", "local t = {} for i = 1, 100 do t[i] = i end while true do for _ in pairs(t) do end end", INSTRUCTIONS)
       ends("a deep nesting of tables", "return " .. ("{"):rep(300) .. ("}"):rep(300), "error: file.lua:1: chunk has too many syntax levels")
-      ends("an error in a loop", "while true do pcall(error, {}) end", "error: file.lua: it used too much memory")
+      ends("an error in a loop", "while true do pcall(error, {}) end", "error: file.lua:1: it used too much memory")
       ends("pcall of pcall of pcall", "local f = pcall while true do f(f, f, f, f, error) end", INSTRUCTIONS)
    end)
 

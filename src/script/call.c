@@ -223,7 +223,7 @@ sluice_status slc_script_evaluate(slc_script *script, const char *code, size_t l
 
 /* ---- budgets ---- */
 
-enum { HOOK_STEP = 1000 };
+enum { HOOK_STEP = 1000, LINES_SEEN = 100000 };
 
 static const int64_t LONGEST_NS = 20 * (int64_t)1000000000;
 
@@ -239,17 +239,18 @@ static bool is_own(const char *path)
     return strncmp(path, "sluice/", 7) == 0 && strncmp(path, "sluice/rules/", 13) != 0;
 }
 
-/* "file:line: " of the innermost frame that is rule code, or "". */
+/* "file:line: " of the innermost frame that is rule code; behind a tail call of the file itself, its last line. */
 static void find_place(lua_State *L, char *text, size_t size)
 {
     lua_Debug frame;
-    text[0] = '\0';
     for (int level = 0; lua_getstack(L, level, &frame); level++) {
         if (!lua_getinfo(L, "Sl", &frame) || frame.currentline < 1 || frame.source[0] != '@' || is_own(frame.source + 1))
             continue;
         snprintf(text, size, "%s:%d: ", frame.short_src, frame.currentline);
         return;
     }
+    if (text != slc_lua_script(L)->budget.last)
+        snprintf(text, size, "%s", slc_lua_script(L)->budget.last);
 }
 
 /* The bytes of a message's "file:line: ", 0 where it has none. */
@@ -275,9 +276,23 @@ static int locate(lua_State *L)
     return 1;
 }
 
+static void note_line(slc_script *script, lua_State *L, lua_Debug *frame)
+{
+    if (lua_getinfo(L, "S", frame) && frame->source[0] == '@' && !is_own(frame->source + 1))
+        snprintf(script->budget.last, sizeof script->budget.last, "%s:%d: ", frame->short_src, frame->currentline);
+}
+
 static void count_down(lua_State *L, lua_Debug *where)
 {
     slc_script *script = slc_lua_script(L);
+    if (where->event == LUA_HOOKLINE) {
+        note_line(script, L, where);
+        if (--script->budget.lines == 0)
+            lua_sethook(L, count_down, LUA_MASKCOUNT, HOOK_STEP);
+        return;
+    }
+    if (script->budget.lines == 0)
+        find_place(L, script->budget.last, sizeof script->budget.last);
     script->budget.instructions -= HOOK_STEP;
     if (!script->budget.over && script->budget.instructions < 0) {
         script->budget.over = true;
@@ -318,14 +333,15 @@ int slc_lua_guard(lua_State *L)
     script->budget.bytes = (int64_t)bytes;
     script->budget.deadline_ns = slc_now_ns() + LONGEST_NS;
     script->budget.why = "";
-    script->budget.where[0] = '\0';
-    lua_sethook(L, count_down, LUA_MASKCOUNT, HOOK_STEP);
+    script->budget.where[0] = script->budget.last[0] = '\0';
+    script->budget.lines = LINES_SEEN;
+    lua_sethook(L, count_down, LUA_MASKLINE | LUA_MASKCOUNT, HOOK_STEP);
     int status = lua_pcall(L, lua_gettop(L) - 2, 1, 1);
     lua_sethook(L, NULL, 0, 0);
     script->budget.on = false;
     if (script->budget.over) {
         lua_pushstring(L, "budget");
-        lua_pushfstring(L, "%s%s", script->budget.where, script->budget.why);
+        lua_pushfstring(L, "%s%s", script->budget.where[0] == '\0' ? script->budget.last : script->budget.where, script->budget.why);
         return 2;
     }
     if (status == LUA_ERRMEM)

@@ -62,6 +62,8 @@ struct slc_script {
         int64_t deadline_ns;  /* the last net: no single step can be long, but many long ones can */
         const char *why;      /* which bound was hit */
         char where[128];      /* "file:line: " of the rule code that hit it, or "" */
+        char last[128];       /* of a line of rule code that began lately: all there is where no frame of it is left */
+        int lines;            /* that are still looked at one by one for that */
     } budget;
     sluice_error raised; /* what slc_lua_raise carries over a Lua frame */
     char *host;          /* the host's description, JSON; NULL for none */

@@ -1,0 +1,85 @@
+--- Rule files that mean harm, past what the sandbox itself stops (sandbox_spec.lua): values changed behind a check, tables
+-- that are no lists, patterns made to be searched for ever, texts that no name can be. Each ends soon, with a message.
+
+local resolving = require "spec.support.resolving"
+
+local function resolve(text, case)
+   case = case or { params = { "w" }, live = { "w" } }
+   case.text = text
+   local got = resolving.resolve(case)
+   return got.ok and "ok" or got.text:gsub("^destination: ", "")
+end
+
+local function names(count, name)
+   local list = {}
+   for i = 1, count do
+      list[i] = name .. i
+   end
+   return { params = list, live = {} }
+end
+
+describe("a hostile rule file", function()
+   local cases = {
+      { "changes a span after it was checked", "local s = span(0, 0, 4)\ns.dim = 0 / 0", "FILE:2: a span cannot be changed; make another one" },
+      { "changes a word for the file that it extends", "column.dim = 1", "FILE:1: a shard cannot be changed; make another one" },
+      { "looks inside a value", "local s = span(0, 0, 4)\nreturn { rules = { rule 'w' { skip = tostring(s.dim) .. tostring(next) } } }",
+        "FILE:2: unknown name 'next'" },
+      { "changes the text of an error that it caught", "local _, e = pcall(divide, 5, 2)\ne.text = {}\nerror(e)", "FILE:1: 5 does not divide by 2" },
+      { "makes a list as long as numbers go", "return {\n rules = { [2^40] = rule 'w' {} } }",
+        "FILE:2: rules must be a list; it has the key '1099511627776'" },
+      { "puts rules between the places of a list", "return {\n rules = { [1.5] = rule 'w' {} } }",
+        "FILE:2: rules must be a list; it has the key '1.5'" },
+      { "has a pattern longer than any name", "return { rules = { rule(('x'):rep(5000)) {} } }",
+        'FILE:1: rule "' .. ("x"):rep(200) .. '...": the pattern is longer than a name can be (4096 bytes)' },
+      { "has a template that multiplies a name", "return { rules = { rule '{w}' { into = ('{w}'):rep(60) } } }",
+        'FILE:1: rule "{w}": into (' .. ("{w}"):rep(60) .. ") uses too many captures" },
+      { "has a zero character in a pattern", "return { rules = { rule 'w\\0' {} } }",
+        'FILE:1: rule "w\\0": the pattern has a zero character, which no name has' },
+      { "has a zero character in a name", "return { rules = { rule 'w' { into = 'w\\0x' } } }",
+        'FILE:1: rule "w": into ("w\\0x") must be a text of at most 4096 bytes without zero characters' },
+      { "has a reason of a megabyte", "return { rules = { rule 'w' { skip = ('x'):rep(1e6) } } }",
+        'FILE:1: rule "w": skip ("' .. ("x"):rep(60) .. '...") must be a text of at most 4096 bytes without zero characters' },
+      { "has patterns without end", [[local l = {}
+         for i = 1, 200 do l[i] = rule('x' .. i .. '.{a=0|1|2|3|4|5|6|7}.{b=0|1|2|3|4|5|6|7}.{c=0|1|2|3|4|5|6|7}') {} end
+         return { rules = l }]], "FILE:2: more than 100000 patterns, each {p=a|b} counted once a value" },
+      { "renames without end", "local l = {} for i = 1, 300 do l[i] = { 'a' .. i, 'b' } end\nreturn { rename = l, rules = {} }",
+        "FILE: more than 256 renames" },
+      { "strips without end", "local l = {} for i = 1, 300 do l[i] = 'a' .. i end\nreturn { strip = l, rules = {} }", "FILE: more than 256 strips" },
+      { "ends in a call that has no frame left", "local x = 1\nreturn select(-9, x)", "FILE:2: bad argument #1 to '?' (index out of range)" },
+      { "goes on after a value of more than 64 strips", "local t = {} for i = 1, 65 do t[i] = {} end\nreturn { rules = { rule 'w' (t) } }",
+        'FILE:2: rule "w": 65 strips; a rule may have 64' },
+   }
+   for _, case in ipairs(cases) do
+      it(case[1], function()
+         assert.equal(case[3], (resolve(case[2])))
+      end)
+   end
+
+   local ENDLESS = "FILE: too many patterns with ** and captures could match alike; the search for a name's rule is too long"
+
+   it("has patterns that could match in thousands of ways", function()
+      assert.equal(ENDLESS, (resolve([[
+         local l = {}
+         for i = 1, 200 do l[i] = rule("**.a.**." .. ("a."):rep(i % 50) .. "x" .. i) {} end
+         return { rules = l, otherwise = "full" }
+      ]], names(300, ("a."):rep(60)))))
+      assert.equal(ENDLESS, (resolve([[
+         local l = {}
+         for i = 0, 4095 do
+            local t, n = {}, i
+            for k = 1, 12 do t[k], n = n % 2 == 0 and "a" or "{c" .. k .. "}", math.floor(n / 2) end
+            l[#l + 1] = rule(table.concat(t, ".") .. ".a.a.zz") {}
+         end
+         return { rules = l, otherwise = "full" }
+      ]], names(400, ("a."):rep(14)))))
+   end)
+
+   it("may have thousands of rules without words, each told by its line", function()
+      local lines = { "return { rules = {" }
+      for i = 2, 8001 do
+         lines[i] = ('{ "p%d", into = "x" },'):format(i)
+      end
+      lines[8002] = '{ "w", itno = "x" } } }'
+      assert.equal("FILE:8002: rule \"w\": unknown key 'itno' (did you mean into?)", (resolve(table.concat(lines, "\n"))))
+   end)
+end)
