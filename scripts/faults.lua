@@ -48,7 +48,7 @@ local function read_arguments()
    local i = 2
    while arg[i] do
       local name, value = arg[i]:match("^%-%-(%l+)$"), arg[i + 1]
-      if name == "json" or name == "crowd" then
+      if name == "json" or name == "crowd" or name == "key" then
          options[name] = true
          i = i + 1
       elseif known[name] and value then
@@ -89,10 +89,11 @@ local function make_cases()
 end
 
 local function command_of(case)
-   return ("%s/spec/faults_driver phase=%s fault=%s victim=%d beat=%g delay=%g deadline=%g connect=%g phase_deadline=%g road=%s smaller=%d"):format(
-      build, case.phase, case.fault, case.victim, options.beat, options.delay, DEADLINE + options.delay,
-      case.fault == "delay" and DEADLINE + options.delay or CONNECT, case.fault == "late" and PHASE or 0, case.road,
-      case.smaller and 1 or 0)
+   local longest = DEADLINE + options.delay
+   local waits = ("deadline=%g connect=%g phase_deadline=%g delay=%g beat=%g"):format(longest, case.fault == "delay" and longest or CONNECT,
+      case.fault == "late" and PHASE or 0, options.delay, options.beat)
+   return ("%s/spec/faults_driver phase=%s fault=%s victim=%d %s road=%s smaller=%d secure=%d"):format(build, case.phase, case.fault,
+      case.victim, waits, case.road, case.smaller and 1 or 0, options.key and 1 or 0)
 end
 
 local function finish(case, text)
@@ -254,9 +255,10 @@ end
 
 --- The worst of the victims of each phase and fault: "1.31", "ok" (the others succeeded), "-" or "pending".
 local function print_worst(cases)
-   local worst = {}
+   local worst, has = {}, {}
    for _, case in ipairs(cases) do
       local key = case.phase .. " " .. case.fault
+      has[case.phase], has[case.fault] = true, true
       local text = cell_text(case)
       local before = worst[key] or {text = "-", rank = 0}
       local rank = case.impossible and 0 or case.pending and 1 or case.outcome == "ok" and 2 or 3 + (case.seconds or 0)
@@ -266,15 +268,15 @@ local function print_worst(cases)
    end
    io.write("\nworst of the victims, seconds from the fault to the last rank's error; ok: every rank went on\n\n", ("%-12s"):format(""))
    for _, phase in ipairs(wanted.phases) do
-      io.write(("%-10s"):format(phase))
+      io.write(has[phase] and ("%-10s"):format(phase) or "")
    end
    for _, fault in ipairs(wanted.faults) do
       local line = {}
       for _, phase in ipairs(wanted.phases) do
          local cell = worst[phase .. " " .. fault]
-         line[#line + 1] = ("%-10s"):format(cell and cell.text or "")
+         line[#line + 1] = has[phase] and ("%-10s"):format(cell and cell.text or "") or nil
       end
-      io.write("\n", ((("%-12s"):format(fault) .. table.concat(line)):gsub("%s+$", "")))
+      io.write(has[fault] and "\n" .. ("%-12s%s"):format(fault, table.concat(line)):gsub("%s+$", "") or "")
    end
    io.write("\n")
 end

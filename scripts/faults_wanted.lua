@@ -3,7 +3,7 @@
 
 local wanted = {}
 
-wanted.phases = {"connect", "round1", "round2", "round3", "round4", "transport", "first", "middle", "last", "load", "finish", "shutdown"}
+wanted.phases = {"connect", "round1", "round2", "round3", "round4", "transport", "meet", "first", "middle", "last", "load", "finish", "shutdown"}
 wanted.faults = {"kill", "stop", "exit", "callback", "cut", "blackhole", "netns", "truncated", "garbage", "delay", "late", "alloc", "disagree"}
 wanted.victims = {[0] = "trainer 0", "trainer 1", "worker 2", "worker 3"}
 
@@ -15,7 +15,7 @@ local function set(text)
    return words
 end
 
-local CALLS_BACK, COMPARES_NOTHING = set("first middle last load finish"), set("round4 transport load shutdown")
+local CALLS_BACK, COMPARES_NOTHING = set("first middle last load finish"), set("round4 transport meet load shutdown")
 -- Without a word of the victim's, the others cannot know before the world is whole; beats begin then.
 local FIRST_MISSED_AT_THE_DEADLINE = set("kill exit late alloc disagree")
 

@@ -26,7 +26,7 @@ enum { TRAINERS = 2, WORKERS = 2, RANKS = TRAINERS + WORKERS, BATCHES = 3, SIDE 
 /* X(NAME, text) */
 #define PHASE_LIST(X)                                                                                                     \
     X(CONNECT, "connect") X(ROUND_1, "round1") X(ROUND_2, "round2") X(ROUND_3, "round3") X(ROUND_4, "round4")             \
-    X(TRANSPORT, "transport") X(FIRST, "first") X(MIDDLE, "middle") X(LAST, "last") X(LOAD, "load") X(FINISH, "finish")   \
+    X(TRANSPORT, "transport") X(MEET, "meet") X(FIRST, "first") X(MIDDLE, "middle") X(LAST, "last") X(LOAD, "load") X(FINISH, "finish")   \
     X(SHUTDOWN, "shutdown")
 #define FAULT_LIST(X)                                                                                                     \
     X(KILL, "kill") X(STOP, "stop") X(EXIT, "exit") X(CALLBACK, "callback") X(CUT, "cut") X(RELAY, "blackhole")           \

@@ -60,7 +60,7 @@ static void hear(void *user, sluice_log_level level, const char *text)
         const char *text;
         case_phase phase;
     } stage[] = { { "init: round 1,", PHASE_ROUND_1 }, { "init: round 2,", PHASE_ROUND_2 }, { "init: round 3,", PHASE_ROUND_3 },
-                  { "init: round 4,", PHASE_ROUND_4 }, { "init: opens the transport", PHASE_TRANSPORT } };
+                  { "init: round 4,", PHASE_ROUND_4 }, { "init: opens the transport", PHASE_TRANSPORT }, { "init: meets its peers", PHASE_MEET } };
     (void)user;
     (void)level;
     if (getenv("FAULTS_LOG") != NULL)

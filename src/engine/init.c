@@ -25,6 +25,12 @@ struct stages {
     bool recalled;     /* it stopped to connect, since another rank cannot */
 };
 
+/* A log at debug level ends with what a rank waits for. */
+static void enter(const struct stages *stages, const char *stage)
+{
+    slc_say(&stages->engine->log, SLUICE_LOG_DEBUG, "init: %s", stage);
+}
+
 /* ---- read ---- */
 
 /* What the trainer registered must be what the plan announces, each with an address. */
@@ -303,6 +309,7 @@ static sluice_status connect_peers(struct stages *stages, sluice_error *error)
     sluice_status status = slc_group_exchange(session->group, "connect", &stages->mine, card.data, card.length, program->peer,
                                               program->npeers, &store, cards, lengths, stages->deadline, error);
     if (status == SLUICE_OK) {
+        enter(stages, "meets its peers");
         slc_watch watch = { .check = check_connecting, .context = stages };
         (void)session->ops->connect(session->transport, cards, lengths, stages->deadline, watch, &stages->mine);
         if (stages->recalled)
@@ -317,12 +324,6 @@ static sluice_status connect_peers(struct stages *stages, sluice_error *error)
 }
 
 /* ---- the way through ---- */
-
-/* A log at debug level ends with what a rank waits for. */
-static void enter(const struct stages *stages, const char *stage)
-{
-    slc_say(&stages->engine->log, SLUICE_LOG_DEBUG, "init: %s", stage);
-}
 
 static sluice_status pass_stages(struct stages *stages, const char *json, size_t length, sluice_error *error)
 {
