@@ -250,6 +250,29 @@ describe("explain shows", function()
       end
    end)
 
+   it("the mistake of the parameter that is asked for, however many others have one", function()
+      local case = { params = {}, live = {}, text = 'return { rules = { rule "a.{n}" { into = "b.{n}" } } }' }
+      for i = 1, 40 do
+         case.params[i] = ("a.%d"):format(i)
+      end
+      local function mistake(number)
+         return ask(case, ("a.%d"):format(number), { rank = 1 }).parameter.problem
+      end
+      assert.equal('FILE:1: rule "a.{n}": a.40 goes into b.40, which is no live tensor', mistake(40))
+      local listed = ask(case, "a.*", { rank = 1 }).matches.parameters
+      assert.equal('FILE:1: rule "a.{n}": a.16 goes into b.16, which is no live tensor', listed[16].problem)
+      assert.equal("not decided: too many parameters before it have mistakes", listed[17].problem)
+   end)
+
+   it("that a parameter ends full where it must not", function()
+      local case = { params = { { name = "a", allow_full = false } }, live = {}, host = { quantization = "fp8" } }
+      local answer = ask(case, "a", { rank = 1 })
+      assert.equal("default resolver: a ends full, and its allow_full_fallback is false: the host is quantized (fp8)",
+         answer.parameter.problem)
+      assert.same({ "the host is quantized (fp8)", "no live parameter has its name" }, answer.parameter.why_not_direct)
+      assert.equal(answer.parameter.problem, answer.problem)
+   end)
+
    it("what is wrong with a pattern", function()
       assert.equal("the pattern has an empty value in {p=a|}", ask(fused, "x.{p=a|}", { rank = 4 }).bad_pattern)
    end)

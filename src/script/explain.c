@@ -195,7 +195,8 @@ static int check_plan(lua_State *L)
     sluice_error error = SLUICE_ERROR_INIT;
     sluice_status status = slc_plan_complete(r->plan, &error);
     if (status == SLUICE_OK)
-        status = slc_coverage_check(r->plan, r->live, e->question->rank, r->resolution->whole_modules, r->arena, &coverage, &error);
+        status =
+            slc_coverage_check(r->plan, r->live, e->question->rank, r->resolution->whole_modules, r->arena, &coverage, &error);
     if (status == SLUICE_OK)
         status = slc_resolution_check(r->resolution, &coverage, r->live, &error);
     if (status == SLUICE_NO_MEMORY)
@@ -213,9 +214,9 @@ static int check_plan(lua_State *L)
 static int push_question(lua_State *L, void *context)
 {
     static const luaL_Reg FUNCTIONS[] = {
-        { "world", read_world },   { "mode", read_mode },       { "decision", read_decision },       { "target", read_target },
-        { "writes", read_writes }, { "shared", read_shared },   { "raised", read_raised },           { "check", check_plan },
-        { NULL, NULL },
+        { "world", read_world },   { "mode", read_mode },     { "decision", read_decision },
+        { "target", read_target }, { "writes", read_writes }, { "shared", read_shared },
+        { "raised", read_raised }, { "check", check_plan },   { NULL, NULL },
     };
     slc_explainer *e = context;
     slc_resolver_push(L, &e->resolver);
@@ -251,7 +252,11 @@ static sluice_status ask(slc_script *script, slc_plan *plan, slc_resolution *res
     *json = NULL;
     slc_arena arena = { 0 };
     slc_explainer e = { .question = question };
-    e.resolver = (slc_resolver){ .script = script, .plan = plan, .live = question->live, .rules = question->rules, .arena = &arena,
+    e.resolver = (slc_resolver){ .script = script,
+                                 .plan = plan,
+                                 .live = question->live,
+                                 .rules = question->rules,
+                                 .arena = &arena,
                                  .resolution = resolution };
     int32_t workers = slc_plan_workers(plan);
     e.row = (slc_mesh){ .name = "", .first = slc_plan_trainers(plan), .size = workers, .naxes = 1, .axis = { workers } };

@@ -175,10 +175,7 @@ local function add_target(lines, target, name)
 end
 
 local function add_why(lines, answer)
-   if answer.mode ~= "full" then
-      return
-   end
-   for i, reason in ipairs(answer.why_not_direct) do
+   for i, reason in ipairs(answer.why_not_direct or {}) do
       add(lines, "%s%s", i == 1 and "why not  " or "         ", reason)
    end
    if answer.module then

@@ -37,7 +37,8 @@ end
 
 --- Fills in the destinations.
 -- @param context of resolve.open
--- @param params of resolve.params; those that failed get a `problem`
+-- @param params of resolve.params; those that failed get a `problem`, and where they end full against an order not to,
+-- `must_not_be_full`
 -- @param wanted function(param) -> whether it is to be decided even when many others have failed
 -- @return how many failed, and the text of the first
 function attempt.resolve(context, params, wanted)
@@ -57,8 +58,10 @@ function attempt.resolve(context, params, wanted)
       resolve.apply_module_rule(params)
    end
    for i, param in ipairs(params) do
-      if param.mode and not (try(context, param, resolve.check_full, context, param)
-         and try(context, param, resolve.hand_over, context, i, param)) then
+      if param.mode and not try(context, param, resolve.check_full, context, param) then
+         param.must_not_be_full = true
+         note(param)
+      elseif param.mode and not try(context, param, resolve.hand_over, context, i, param) then
          note(param)
       end
    end

@@ -161,13 +161,13 @@ local function module_cause(state, param)
    end
 end
 
---- Adds to an answer on a full parameter why it is not direct: every reason, and the module rule's cause.
+--- Adds to an answer on a parameter that is full, or would be, why it is not direct: every reason, and the module rule's cause.
 function trace.add_reasons(state, param, answer)
-   if answer.mode ~= "full" then
+   if answer.mode ~= "full" and not param.must_not_be_full then
       return
    end
-   answer.why_not_direct = { answer.reason }
-   if answer.where ~= resolve.DEFAULT or not state.knows_rules then
+   answer.why_not_direct = { answer.reason or param.reason }
+   if (answer.where or param.where) ~= resolve.DEFAULT or not state.knows_rules then
       return
    end
    local problems = resolve.problems(state.context, param)
