@@ -408,6 +408,49 @@ describe("models.describe()", function()
          end)
       end
 
+      local vision = { hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 4, image_size = 8,
+                       patch_size = 2 }
+      local function tower(changes)
+         for key, value in pairs(vision) do
+            changes[key] = changes[key] or value
+         end
+         return { vision_config = changes }
+      end
+      local families = {
+         { "mixtral", { num_local_experts = 3 }, { { "ep", 4 } }, "model.config.num_local_experts (3) must be at least the workers' ep (4)" },
+         { "mixtral", { num_local_experts = 4, intermediate_size = 6, num_attention_heads = 2 }, nil,
+            "model.config.num_attention_heads (2) must divide by the workers' tp (4)" },
+         { "gemma2", { tie_word_embeddings = false }, nil,
+            "model.config.tie_word_embeddings (false) must be true: Gemma2ForCausalLM has no head of its own" },
+         { "gemma3", { checkpoint_vocab_size = 69 }, nil, "model.config.checkpoint_vocab_size (69) must be at least vocab_size (70)" },
+         { "gemma3", tower { num_attention_heads = 2 }, nil,
+            "model.config.vision_config.num_attention_heads (2) must divide by the workers' tp (4)" },
+         { "gemma3", tower { image_size = 1 }, nil, "model.config.vision_config.image_size (1) must be at least its patch_size (2)" },
+         { "gemma3", { vision_config = { hidden_size = 8 } }, nil,
+            "model.config.vision_config.intermediate_size is missing: the family gemma3 needs it" },
+         { "gemma3", tower { num_hidden_layers = 5000 }, nil,
+            "model.config.vision_config.num_hidden_layers (5000) must be at most 4096" },
+      }
+      for _, case in ipairs(families) do
+         it("says: " .. case[4], function()
+            local checked, text = deployment.check({
+               model = { family = case[1], config = config(case[2]) }, trainer = { mesh = { { "dp", 1 } } },
+               worker = { mesh = { { "tp", 4 } }, expert_mesh = case[3] },
+            })
+            if checked then
+               checked, text = models.describe(checked)
+            end
+            assert.is_nil(checked)
+            assert.equal("deployment: " .. case[4], text)
+         end)
+      end
+
+      it("has names of the language model alone only where there is more", function()
+         local _, text = deployment.check({ model = { family = "gemma3", config = config(), naming = "text" },
+            trainer = { mesh = { { "dp", 1 } } }, worker = { mesh = { { "tp", 1 } } } })
+         assert.equal('deployment: model.naming ("text") is for the multimodal model, which has a vision_config', text)
+      end)
+
       it("raises for a worker outside the mesh, at the caller", function()
          local description = describe_model({ family = "llama", config = config() }, { mesh = { { "tp", 2 } } })
          assert.has_error(function() description.live(2) end, "live: worker (2) must be an integer from 0 to 1")

@@ -129,7 +129,7 @@ local function write(result)
       "full      " .. mode("full"),
       "alias     " .. mode("alias"),
       "skip      " .. mode("skip"),
-      ("live      %s on worker %d, %.1f%% written in place, %s cleared, %s left to load_weights"):format(units.bytes(coverage.live_bytes),
+      ("live      %s on worker %d, %.1f%% written in place, %s cleared, %s not written in place"):format(units.bytes(coverage.live_bytes),
          coverage.worker, 100 * coverage.written_bytes / math.max(1, coverage.live_bytes), units.bytes(coverage.padded_bytes),
          units.count(#coverage.uncovered, "tensor")),
       ("seconds   %.3f describe, %.3f plan, %.3f prepare, %.3f init, %.3f fill, %.3f update, %.3f verify, %.3f in all"):format(seconds.describe,

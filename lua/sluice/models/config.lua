@@ -132,7 +132,7 @@ local function vision_of(given, base, family, family_name)
       if value == nil then
          check.fail("%s.%s is missing: the family %s needs it", path, key, family_name)
       end
-      vision[key] = check.integer(value, path .. "." .. key, 1, MAX_EXTENT)
+      vision[key] = check.integer(value, path .. "." .. key, 1, integers[key] or MAX_EXTENT)
    end
    return vision
 end

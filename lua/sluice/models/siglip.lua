@@ -22,6 +22,10 @@ function siglip.check_workers(vision, tp)
       check.fail("model.config.vision_config.hidden_size (%d) must divide by its num_attention_heads (%d)", vision.hidden_size,
          vision.num_attention_heads)
    end
+   if vision.image_size < vision.patch_size then
+      check.fail("model.config.vision_config.image_size (%d) must be at least its patch_size (%d)", vision.image_size,
+         vision.patch_size)
+   end
    local positions = siglip.positions(vision)
    if serving.padded(positions) % tp ~= 0 then
       check.fail("the vision tower's %d positions, padded to %d, must divide by the workers' tp (%d)", positions,
