@@ -37,7 +37,7 @@ describe("error", function()
 end)
 
 describe("dtype", function()
-   it("knows every dtype of the contract with its size", function()
+   it("knows every dtype of the contract with its size #1.17", function()
       local bytes = {int8 = 1, uint8 = 1, bool = 1, float8_e4m3fn = 1, float8_e5m2 = 1, float8_e8m0fnu = 1, float4_e2m1fn_x2 = 1,
          float16 = 2, bfloat16 = 2, int16 = 2, uint16 = 2, int32 = 4, uint32 = 4, float32 = 4, int64 = 8, uint64 = 8, float64 = 8}
       for name, size in pairs(bytes) do

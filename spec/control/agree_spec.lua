@@ -88,14 +88,14 @@ describe("round", function()
    end)
 
    describe("with ranks that fail", function()
-      it("tells every rank which one and why", function()
+      it("tells every rank which one and why #2.2", function()
          all_get({status = status.invalid, rank = 3, stage = "source", text = "source: refused: rank 3: the digest is wrong"},
                  one_round(5, function(rank)
                     return {judge = "equal", mine = rank == 3 and control.failure(status.invalid, "source", "the digest is wrong") or nil}
                  end), 5)
       end)
 
-      it("names all of them, equal causes once, with the status of the first", function()
+      it("names all of them, equal causes once, with the status of the first #2.2", function()
          all_get({status = status.no_memory, rank = 1, stage = "runtime",
                   text = "runtime: refused: ranks 1, 4-6: no device; rank 3: init: params[3].shape[1] (0) must be at least 1"},
                  one_round(8, function(rank)
@@ -193,7 +193,7 @@ describe("round", function()
          end)
       end
 
-      it("by a rank that is killed, is said on every other rank", function()
+      it("by a rank that is killed, is said on every other rank #5.9", function()
          local results = broken_by(4, 2, function() signal.kill(unistd.getpid(), signal.SIGKILL) end)
          for _, rank in ipairs({0, 1, 3}) do
             assert.same({status = status.peer, rank = 2, stage = "update", text = "update: rank 2 (process) was lost: its connection ended"},
@@ -352,7 +352,7 @@ describe("round", function()
       return results[0], results[1]
    end
 
-   describe("against a member that breaks the protocol", function()
+   describe("against a member that breaks the protocol (#5.2)", function()
       local cases = {
          {"a bad magic", ("x"):rep(24), "frame: magic (78 78 78 78) must be 53 4c 43 45: the other end is no rank of Sluice"},
          {"an envelope of a later round", control.frame({type = "envelope", tag = 1, payload = control.envelope("source", "")}),
@@ -377,7 +377,7 @@ describe("round", function()
          end)
       end
 
-      it("as with two words in one round, says so", function()
+      it("as with two words in one round, says so #5.2", function()
          local mine = against(function(fd)
             local word = control.frame({type = "envelope", payload = control.envelope("source", "")})
             control.send(fd, word)
@@ -389,7 +389,7 @@ describe("round", function()
          assert.equal(0, mine.status) -- the first round was in order; the next one says so, see check
       end)
 
-      it("as with a frame cut short, says that it was lost", function()
+      it("as with a frame cut short, says that it was lost #5.11", function()
          local mine = against(function(fd)
             control.send(fd, control.frame({type = "envelope", payload = control.envelope("source", "abc")}):sub(1, -2))
             unistd.close(fd)

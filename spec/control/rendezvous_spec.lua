@@ -156,7 +156,7 @@ describe("rendezvous", function()
          return results[2]
       end
 
-      it("a rank outside the world", function()
+      it("a rank outside the world #2.10", function()
          assert.same({frame = {version = 1, type = control.frame_type.refuse},
                       said = {status = status.invalid, rank = 2 ^ 32 - 1, stage = "rendezvous",
                               text = "rendezvous: refused: rank (5) must be in [0, 2)"}},
@@ -170,7 +170,7 @@ describe("rendezvous", function()
                      with_claimant(control.join_frame({rank = 1, world = 3})))
       end)
 
-      it("another protocol version, in that version", function()
+      it("another protocol version, in that version #2.11", function()
          assert.same({frame = {version = 9, type = control.frame_type.refuse},
                       said = {status = status.unsupported, rank = 2 ^ 32 - 1, stage = "rendezvous",
                               text = "rendezvous: refused: it speaks protocol version 9, rank 0 speaks 1"}},
@@ -191,7 +191,7 @@ describe("rendezvous", function()
       end)
    end)
 
-   describe("is not disturbed by", function()
+   describe("is not disturbed (#2.11 #5.2) by", function()
       local strangers = {
          {"a port scanner", function(fd) unistd.close(fd) end, "it ended before it said who it is"},
          {"a browser", function(fd) control.send(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") end,
@@ -227,7 +227,7 @@ describe("rendezvous", function()
          end)
       end
 
-      it("strangers that say nothing, more than rank 0 keeps at once", function()
+      it("strangers that say nothing, more than rank 0 keeps at once #5.2", function()
          local fds = {}
          socket.listen(listener, 1024)
          local results = world.run(3, function(rank)
@@ -289,7 +289,7 @@ describe("rendezvous", function()
    end)
 
    describe("a rank claimed twice", function()
-      it("is refused for the second one, and the rest go on waiting", function()
+      it("is refused for the second one, and the rest go on waiting #2.9", function()
          local results = world.run(4, function(child)
             sleep(({[0] = 0, 0, 200, 1700})[child])
             return join({rank = ({[0] = 0, 1, 1, 2})[child], world = 4, seconds = 3})
@@ -304,7 +304,7 @@ describe("rendezvous", function()
          end
       end)
 
-      it("names both claimants of each rank on every rank when two deployments have one offset", function()
+      it("names both claimants of each rank on every rank when two deployments have one offset #2.9", function()
          local trainers, size = 2, 6
          local deployments = {{workers = 2, rank_offset = 2}, {workers = 2, rank_offset = 2}}
          local offsets = {}
@@ -404,7 +404,7 @@ describe("rendezvous", function()
    end)
 
    describe("at the deadline", function()
-      it("says on every rank that came who came and who did not", function()
+      it("says on every rank that came who came and who did not #2.12", function()
          local results = world.run(3, function(rank)
             return join({rank = rank, world = 6, seconds = 0.8})
          end)

@@ -119,7 +119,7 @@ describe("trust", function()
    end)
 
    describe("without the same key", function()
-      it("a rank hears so at once, and the others go on waiting for the right one", function()
+      it("a rank hears so at once, and the others go on waiting for the right one #5.2", function()
          local first, second
          local leader = with_leader({world = 2, key = KEY}, function()
             first = join_apart({{rank = 1, world = 2, key = OTHER}})[0]
@@ -231,7 +231,7 @@ describe("trust", function()
       return table.concat(sent)
    end
 
-   it("bytes of a handshake and join that worked are worth nothing a second time", function()
+   it("bytes of a handshake and join that worked are worth nothing a second time #5.2", function()
       local inner, inner_port = world.listen()
       local replies, late = {}, nil
       local leader = with_leader({world = 3, key = KEY}, function()
@@ -264,7 +264,7 @@ describe("trust", function()
       assert.equal(3, failures)
    end)
 
-   it("older versions, other ciphers, certificates and garbage are turned away, and the others go on", function()
+   it("older versions, other ciphers, certificates and garbage are turned away, and the others go on #5.2", function()
       local hex = KEY:gsub(".", function(c) return ("%02x"):format(c:byte()) end)
       local late
       local tries = {

@@ -110,7 +110,7 @@ local function whole(self)
 end
 
 describe("after an update that was given up half way", function()
-   it("the same ranks are dirty, and only a whole update ends that #4.16 #4.17", function()
+   it("the same ranks are dirty, and only a whole update ends that #4.15 #4.16", function()
       all_dirty(two_worlds(4, 2, half, same), 4, "rank 0 sent parts of an update that was not finished", same)
    end)
 

@@ -3,15 +3,17 @@
 local ffi = require "ffi"
 local four = require "spec.support.four"
 local host = require "spec.support.host"
+local inside = require "spec.support.inside"
 local unistd = require "posix.unistd"
 local world = require "spec.support.world"
 
 local init_info, trainer, set_values, worker = four.init_info, four.trainer, four.set_values, four.worker
+local C = inside.declare("sluice.h")
 local expect_a, run, each, BOTH = four.expect_a, four.run, four.each, four.BOTH
 
 describe("engine", function()
    for _, road in ipairs {"pull", "ring"} do
-      it("moves direct and full parameters over three updates by " .. road, function()
+      it("moves direct and full parameters over three updates (#4.4, #4.9) by " .. road, function()
          local results = run(function(self, rank, port, store)
             local seen = {version = {self:version()}, a = {}, b = {}}
             self:init(init_info(port))
@@ -55,7 +57,7 @@ describe("engine", function()
       end)
    end
 
-   it("takes the names in any order and in several batches, the same on both sides", function()
+   it("takes the names in any order and in several batches, the same on both sides #4.2", function()
       local results = run(function(self, rank, port, store)
          self:init(init_info(port))
          self:start()
@@ -69,7 +71,7 @@ describe("engine", function()
       assert.same({a = "good", b = 4}, results[3])
    end)
 
-   it("runs after shutdown and a new init in the same process, with what was registered", function()
+   it("runs after shutdown and a new init in the same process, with what was registered #4.17", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          self:shutdown()
@@ -89,7 +91,7 @@ describe("engine", function()
       end)
    end)
 
-   it("refuses calls out of order, each by name", function()
+   it("refuses calls out of order, each by name #2.8", function()
       local results = run(function(self, _, port)
          local texts = {}
          local function note(call, ...)
@@ -123,7 +125,7 @@ describe("engine", function()
    end)
 end)
 describe("init", function()
-   it("names the first position and both names when lists differ in order (case order_differs)", function()
+   it("names the first position and both names when lists differ in order (case order_differs) #2.3", function()
       local results = run(function(self, rank, port)
          return host.refused(self.init, self, init_info(port, function(info)
             local names = rank < 2 and {"a.weight", "a.bias", "b.weight"} or {"a.weight", "b.weight", "a.bias"}
@@ -142,7 +144,7 @@ describe("init", function()
       end)
    end)
 
-   it("tells every rank of a source that is not what was announced", function()
+   it("tells every rank of a source that is not what was announced #2.1 #2.2 #5.8", function()
       local results = run(function(self, rank, port)
          if rank == 1 then
             self:source("b.bias", {1, 2, 3})
@@ -152,12 +154,11 @@ describe("init", function()
       each(results, function(result)
          assert.equal("invalid input", result.status)
          assert.equal(1, result.rank)
-         assert.truthy(result.text:find("source 'b.bias' has 12 bytes on rank 1; its box under the announced layout has 8", 1, true),
-            result.text)
+         assert.equal("source: refused: rank 1: source 'b.bias' has 12 bytes on rank 1; its box under the announced layout has 8", result.text)
       end)
    end)
 
-   it("tells every rank of a source that was never registered", function()
+   it("tells every rank of a source that was never registered #2.2 #5.8", function()
       local results = run(function(self, _, port)
          return host.refused(self.init, self, init_info(port, function(info)
             info.params[3] = {name = "c", dtype_name = "float32", shape = {2}, src_mesh_dims = {1, 2}, src_placements = {-1, 0}}
@@ -173,16 +174,16 @@ describe("init", function()
       local self = host.create {rank = 1, timeout_s = 0.3}
       local err = host.refused(self.init, self, init_info(1))
       assert.equal("deadline passed", err.status)
-      assert.truthy(err.text:find("; on this rank, source: source 'a.weight' is not registered on rank 1", 1, true), err.text)
+      assert.equal("rendezvous: rank 1 got no welcome from rank 0 at 127.0.0.1 port 1 within 0.3 s; the last attempt: cannot connect to "
+         .. "127.0.0.1:1: Connection refused; on this rank, source: source 'a.weight' is not registered on rank 1; its box under the "
+         .. "announced layout has 32 bytes", err.text)
       self:destroy()
    end)
 
    it("lets workers keep one rule file under different paths", function()
-      local paths = {[2] = os.tmpname(), [3] = os.tmpname()}
-      for _, path in pairs(paths) do
-         local file = assert(io.open(path, "w"))
-         file:write('return { rules = { rule "a.weight" { layout = row }, rule "b.bias" { layout = replicate } } }')
-         file:close()
+      local paths = {}
+      for rank = 2, 3 do
+         paths[rank] = host.file('return { rules = { rule "a.weight" { layout = row }, rule "b.bias" { layout = replicate } } }')
       end
       local fd, port = world.listen()
       local results = world.run(4, function(rank)
@@ -203,21 +204,18 @@ describe("init", function()
    end)
 
    it("holds every live byte to account under a rule file, also beside full parameters", function()
-      local path = os.tmpname()
-      local file = assert(io.open(path, "w"))
-      file:write('return { rules = { rule "a.weight" { skip = "forgotten" }, rule "b.bias" { full = "the host loads it" } } }')
-      file:close()
+      local path = host.file('return { rules = { rule "a.weight" { skip = "forgotten" }, rule "b.bias" { full = "the host loads it" } } }')
       local results = run(function(self, _, port)
          return host.refused(self.init, self, init_info(port))
       end, {rules = path})
       os.remove(path)
       each(results, function(result)
-         assert.truthy(result.text:find("live tensor 'a.weight': nothing writes 32 of its 32 bytes; give it a rule, name it as the "
-            .. "`into` of a full rule, or list it under unsourced", 1, true), result.text)
+         assert.equal("destination: refused: ranks 2, 3: live tensor 'a.weight': nothing writes 32 of its 32 bytes; give it a rule, name it "
+            .. "as the `into` of a full rule, or list it under unsourced", result.text)
       end)
    end)
 
-   it("tells every rank of a digest that is not that of the parameters", function()
+   it("tells every rank of a digest that is not that of the parameters #1.10", function()
       local results = run(function(self, rank, port)
          local json = init_info(port)
          if rank == 3 then
@@ -228,11 +226,12 @@ describe("init", function()
       each(results, function(result)
          assert.equal("invalid input", result.status)
          assert.equal(3, result.rank)
-         assert.truthy(result.text:find("source_digest", 1, true), result.text)
+         local told, computed = result.text:match("^source: refused: rank 3: init: source_digest %((%x+)%) must be that of params %((%x+)%)$")
+         assert.equal("0000" .. computed:sub(5), told)
       end)
    end)
 
-   it("names every rank that cannot connect, with its cause", function()
+   it("names every rank that cannot connect, with its cause #2.13", function()
       ffi.cdef("int prctl(int option, unsigned long argument);")
       local results = run(function(self, rank, port)
          -- Without capabilities and not dumpable, a process cannot be read by others of its own user.
@@ -250,6 +249,91 @@ describe("init", function()
       end)
    end)
 
+   it("names the first destination that differs between workers, from both sides #2.4", function()
+      local paths = {[2] = host.file('return { rules = { rule "a.weight" { layout = row }, rule "b.bias" { layout = replicate } } }'),
+         [3] = host.file('return { rules = { rule "a.weight" { layout = row }, rule "b.bias" { full = "as it likes" } } }')}
+      local fd, port = world.listen()
+      local results = world.run(4, function(rank)
+         local self = rank < 2 and trainer(rank, {fd = fd}) or worker(rank, {rules = paths[rank]})
+         return host.refused(self.init, self, init_info(port))
+      end)
+      unistd.close(fd)
+      for _, path in pairs(paths) do
+         os.remove(path)
+      end
+      each(results, function(result)
+         assert.equal("destination: ranks 2 and 3 differ, first at parameter 1: rank 2 has 'b.bias' direct [0:4] -> 'b.bias' [:] (), "
+            .. "rank 3 has 'b.bias' full (2 and 2 in all)", result.text)
+         assert.equal("ranks disagree", result.status)
+      end)
+   end)
+
+   it("gives every rank the same plan and commit token #2.5", function()
+      local results = run(function(self, _, port)
+         self:init(init_info(port))
+         local plan = self:plan(true)
+         return {plan.source_digest, plan.destination_digest, plan.commit_token, plan.plan}
+      end)
+      each(results, function(result)
+         assert.equal(3 * 64, #(result[1] .. result[2] .. result[3]))
+         assert.same(results[0], result)
+      end)
+   end)
+
+   it("refuses settings that differ, with the names and both values #2.6", function()
+      local results = run(function(self, rank, port)
+         return host.refused(self.init, self, init_info(port, function(info)
+            info.max_cta = rank == 3 and 8 or 16
+            info.nccl_unique_id_b64 = rank == 3 and ("A"):rep(171) .. "=" or nil
+         end))
+      end)
+      each(results, function(result)
+         assert.equal(3, result.rank)
+         assert.equal("data plane: settings must be the same on every rank: rank 0 has unique_id=none, rank 3 has unique_id="
+            .. "38723a2e5e8a17aa7950dc008209944e898f69a7bd10a23c839d341e935fd5ca; rank 0 has max_cta=16, rank 3 has max_cta=8", result.text)
+      end)
+   end)
+
+   it("names every rank that cannot run, with the bytes wanted and there where memory is short #2.7", function()
+      local extent = 2 ^ 44
+      local results = run(function(self, rank, port)
+         if rank < 2 then
+            local err = inside.error()
+            assert(C.sluice_register_source(self.engine, "b.bias", "float32", self.shards["b.bias"], extent * 2, err) == 0, inside.text(err))
+         end
+         return host.refused(self.init, self, init_info(port, function(info)
+            info.params[2].shape = {extent}
+         end))
+      end)
+      each(results, function(result)
+         local shown = result.text:gsub("%(%d+ bytes%)", "(SOME bytes)"):gsub("; rank 3: .*", function(rest)
+            return rest == "; rank 3: 2 staging slots of 70368744177664 bytes must fit the memory that is available (SOME bytes)" and "" or rest
+         end):gsub("ranks 2, 3", "rank 2")
+         assert.equal("runtime: refused: rank 2: 2 staging slots of 70368744177664 bytes must fit the memory that is available (SOME bytes)", shown)
+         assert.equal("out of memory", result.status)
+      end)
+   end)
+
+   it("refuses a live tensor that cannot be written, on every rank #5.12", function()
+      ffi.cdef("void *mmap(void *, size_t, int, int, int, long);")
+      local results = run(function(self, rank, port)
+         if rank == 3 then
+            assert(tonumber(C.sluice_forget(self.engine, nil)) == 0)
+            local live, shape = ffi.new("sluice_live"), ffi.new("int64_t[2]", {4, 2})
+            live.size, live.ndim, live.shape, live.name, live.dtype = ffi.sizeof(live), 2, shape, "a.weight", "float32"
+            live.attributes = '{"loader":"row","input_dim":1,"tp_size":2}'
+            live.data = ffi.C.mmap(nil, 4096, 1, 0x22, -1, 0) -- readable, private, anonymous
+            assert(tonumber(C.sluice_register_live(self.engine, live, nil)) == 0)
+            self:live("b.bias", {4})
+         end
+         return host.refused(self.init, self, init_info(port))
+      end)
+      each(results, function(result)
+         assert.equal("runtime: refused: rank 3: live tensor a.weight (FROM to TO) must lie in memory that this process can write",
+            (result.text:gsub("%(0x%x+ to 0x%x+%)", "(FROM to TO)")))
+      end)
+   end)
+
    it("refuses a plan with full parameters where a worker has no load_weights", function()
       local fd, port = world.listen()
       local results = world.run(4, function(rank)
@@ -261,7 +345,7 @@ describe("init", function()
       end)
       unistd.close(fd)
       each(results, function(result)
-         assert.truthy(result.text:find("the plan has 1 full parameters and this worker has no load_weights", 1, true), result.text)
+         assert.equal("destination: refused: ranks 2, 3: the plan has 1 full parameters and this worker has no load_weights", result.text)
       end)
    end)
 

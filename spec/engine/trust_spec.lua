@@ -122,7 +122,7 @@ local function outcome(self, call, ...)
    return {status = err.status, text = tidy(err.text), state = self:state(), rank = err.rank}
 end
 
-describe("a rank that is stopped", function()
+describe("a rank that is stopped (#5.10)", function()
    for stopped = 0, 3 do
       it(("while the others wait in a round is named by everyone: rank %d"):format(stopped), function()
          local results = run({meanwhile = stopping(stopped)}, function(self, rank, port)
@@ -221,7 +221,7 @@ describe("beats", function()
       end
    end)
 
-   it("of another interval on one rank are refused with both", function()
+   it("of another interval on one rank are refused with both #2.6", function()
       local results = run({each = function(rank)
          return {beat_s = rank == 3 and 5 or 1}
       end}, function(self, _, port)
@@ -311,7 +311,7 @@ describe("a key", function()
                    text_of(0, {insecure_control = true}))
    end)
 
-   it("and the unique id are in no error, plan or log", function()
+   it("and the unique id are in no error, plan or log #1.11", function()
       local path = key_file()
       local results = run({engine = {key_file = path}}, function(self, rank, port)
          self:init(init_info(port))

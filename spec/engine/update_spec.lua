@@ -9,6 +9,11 @@ local world = require "spec.support.world"
 
 local C = inside.declare("sluice.h")
 local init_info, shard = four.init_info, four.shard
+
+local function tidy(text)
+   return (text:gsub("%(process %d+ on [^,]+, [^)]+%)", "(process)"))
+end
+
 local expect_a, run, each, BOTH = four.expect_a, four.run, four.each, four.BOTH
 
 describe("update", function()
@@ -18,7 +23,7 @@ describe("update", function()
       {"a name twice in one batch", {"b.bias", "b.bias"}, "names[1] ('b.bias') comes a second time in this update"},
    }
    for _, case in ipairs(wrong) do
-      it("refuses " .. case[1] .. " there at once, tells every rank when it comes, and changes nothing", function()
+      it("refuses " .. case[1] .. " there at once, tells every rank when it comes, and changes nothing #4.1", function()
          for _, culprit in ipairs {0, 1, 3} do
             local told, tell = unistd.pipe()
             local results = run(function(self, rank, port)
@@ -53,7 +58,7 @@ describe("update", function()
       end)
    end
 
-   it("tells every cause where several lists are wrong, of a rank too that has left meanwhile", function()
+   it("tells every cause where several lists are wrong, of a rank too that has left meanwhile #2.2", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          self:start()
@@ -61,18 +66,16 @@ describe("update", function()
          local err = host.refused(self.update, self, rank < 2 and BOTH or {"no " .. rank})
          if rank == 3 then
             self:shutdown()
-            return {text = err.text}
+         elseif rank == 2 then
+            host.refused(self.update, self, BOTH) -- stays until the others have come
          end
-         local next_one = host.refused(self.update, self, BOTH)
-         return {text = err.text, next_one = next_one.text:gsub("%(process[^)]*%)", "(process)"), state = self:state()}
+         return {text = err.text}
       end)
       for rank = 0, 1 do
-         assert.same({text = "update: refused: rank 2: names[0] ('no 2') was not announced at init; "
-            .. "rank 3: names[0] ('no 3') was not announced at init", next_one = "update: rank 3 (process) has left", state = "failed"},
-            results[rank])
+         assert.equal("update: refused: rank 2: names[0] ('no 2') was not announced at init; rank 3: names[0] ('no 3') was not announced at init",
+            results[rank].text)
       end
       assert.equal("update: names[0] ('no 2') was not announced at init", results[2].text)
-      assert.equal("update: rank 3 (process) has left", results[2].next_one)
       assert.equal("update: names[0] ('no 3') was not announced at init", results[3].text)
    end)
 
@@ -98,7 +101,7 @@ describe("update", function()
       end)
    end)
 
-   it("refuses lists that differ, names the first difference, and goes on", function()
+   it("refuses lists that differ, names the first difference, and goes on #4.3", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          self:start()
@@ -116,7 +119,7 @@ describe("update", function()
       end)
    end)
 
-   it("finishes only when everything came, unless it was opened as partial, and only under one label", function()
+   it("finishes only when everything came, unless it was opened as partial, and only under one label #4.8 #4.9", function()
       local results = run(function(self, rank, port)
          local texts = {}
          self:init(init_info(port))
@@ -135,15 +138,15 @@ describe("update", function()
          return texts
       end)
       each(results, function(texts)
-         assert.truthy(texts[1]:find("1 of 2 parameters have not come in this update, the first is 'a.weight'", 1, true), texts[1])
-         assert.truthy(texts[2]:find("rank 0 has version=v1, rank 3 has version=v2", 1, true), texts[2])
-         assert.truthy(texts[3]:find("version ('dirty') is the label of an unfinished update; choose another", 1, true), texts[3])
+         assert.equal("finish: 1 of 2 parameters have not come in this update, the first is 'a.weight'", texts[1])
+         assert.equal("finish: settings must be the same on every rank: rank 0 has version=v1, rank 3 has version=v2", texts[2])
+         assert.equal("finish: version ('dirty') is the label of an unfinished update; choose another", texts[3])
          assert.equal("dirty", texts[4])
          assert.equal("v2", texts[5])
       end)
    end)
 
-   it("refuses new source memory that does not fit, and reads new memory that does", function()
+   it("refuses new source memory that does not fit, and reads new memory that does #5.8", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          local err, first
@@ -168,7 +171,7 @@ describe("update", function()
       assert.equal("good", results[3].a)
    end)
 
-   it("ends on every rank when one aborts", function()
+   it("ends on every rank when one aborts #4.13 #4.14 #4.18", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          self:start()
@@ -192,13 +195,13 @@ describe("update", function()
          assert.equal("new", result.after)
          assert.equal("dirty", result.version)
          if rank ~= 3 then
-            assert.truthy(result.err.text:find("rank 3 gave the update up", 1, true), result.err.text)
+            assert.equal("abort: rank 3 (process) gave up: rank 3 gave the update up", tidy(result.err.text))
             assert.equal("cancelled", result.err.status)
          end
       end)
    end)
 
-   it("fails on every rank, naming it, when a rank is killed in the middle", function()
+   it("fails on every rank, naming it, when a rank is killed in the middle #4.12 #5.9", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          self:start()
@@ -206,47 +209,63 @@ describe("update", function()
          if rank == 1 then
             require("posix.signal").kill(unistd.getpid(), 9)
          end
-         local began = world.now()
          local err = host.refused(self.update, self, {"b.bias"})
-         return {err = err, state = self:state(), seconds = world.now() - began}
+         return {err = err, state = self:state(), failure = self:failure()}
       end)
       assert.same({signal = 9}, results[1])
       for _, rank in ipairs {0, 2, 3} do
          assert.equal("failed", results[rank].state)
-         assert.truthy(results[rank].err.text:find("rank 1", 1, true), results[rank].err.text)
-         assert.is_true(results[rank].seconds < 9, "the deadline, not the lost rank, ended the wait")
+         assert.same({status = "another rank failed or was lost", rank = 1, text = results[rank].err.text}, results[rank].err)
+         assert.matches("^%l+: rank 1 %(process%) was lost: its connection ended$", tidy(results[rank].err.text))
+         assert.same({complete = {"a.weight"}, torn = {}, untouched = {"b.bias"}}, results[rank].failure)
       end
    end)
 end)
+describe("an update that was recorded", function()
+   it("is replayed #4.11", function()
+      pending("the host transport has no launches to record; what has them, CUDA graphs, is not built here")
+   end)
+end)
+
 describe("load_weights", function()
-   it("runs between the reload hooks, and fails the update on every rank when it fails", function()
-      local results = run(function(self, _, port)
+   -- Worker 2 does `wrong`, worker 3 pulls everything.
+   local function failing(wrong)
+      local results = run(function(self, rank, port)
+         self.rank = rank
          self:init(init_info(port))
          self:start()
          local err = host.refused(self.update, self, BOTH)
-         return {err = err, state = self:state()}
+         return {text = tidy(err.text), status = err.status, state = self:state()}
       end, {load_weights = function(self, next_tensor, _, err)
-         next_tensor()
-         local text = "no room for b.bias"
-         ffi.copy(err.text, text, #text + 1)
-         return self.fails or 3
+         if self.rank == 2 then
+            return wrong(next_tensor, err)
+         end
+         while next_tensor() do end -- luacheck: ignore
+         return 0
       end})
-      each(results, function(result)
-         assert.equal("failed", result.state)
-         assert.truthy(result.err.text:find("load_weights failed: no room for b.bias", 1, true), result.err.text)
+      return results
+   end
+
+   local function all_fail(results, text)
+      each(results, function(result, rank)
+         assert.same({state = "failed", text = "update: " .. (rank == 2 and "" or "rank 2 (process) gave up: ") .. text,
+            status = rank == 2 and "a callback of the host failed" or "another rank failed or was lost"}, result)
       end)
+   end
+
+   it("fails the update on every rank when it fails #4.12", function()
+      all_fail(failing(function(next_tensor, err)
+         next_tensor()
+         ffi.copy(err.text, "no room for b.bias")
+         return 3
+      end), "load_weights failed: no room for b.bias")
    end)
 
    it("must pull every full parameter", function()
-      local results = run(function(self, _, port)
-         self:init(init_info(port))
-         self:start()
-         return host.refused(self.update, self, BOTH)
-      end, {load_weights = function() return 0 end})
-      assert.truthy(results[2].text:find("load_weights returned after 0 of 1 full parameters; it must pull all", 1, true), results[2].text)
+      all_fail(failing(function() return 0 end), "load_weights returned after 0 of 1 full parameters; it must pull all")
    end)
 
-   it("calls the reload hooks once an update, begin before the first full parameter and end in finish", function()
+   it("calls the reload hooks once an update, begin before the first full parameter and end in finish #4.7", function()
       local results = run(function(self, rank, port)
          self.calls = {}
          self:init(init_info(port))
@@ -264,7 +283,43 @@ describe("load_weights", function()
       assert.same({"direct done", "begin", "end"}, results[3])
    end)
 
-   it("hands out many full tensors through two slots, keeps one when asked and refuses to keep all", function()
+   it("has no hooks to call where no parameter is full #4.7", function()
+      local path = host.file('return { rules = { rule "a.weight" { layout = row }, rule "b.bias" { layout = replicate } } }')
+      local function hook(self) self.called = true end
+      local results = run(function(self, _, port)
+         self:init(init_info(port))
+         self:start()
+         self:update(BOTH)
+         self:finish("v")
+         return {version = self:version(), called = self.called}
+      end, {rules = path, reload_begin = hook, reload_end = hook, load_weights = function(self) self.called = true end})
+      os.remove(path)
+      each(results, function(result)
+         assert.same({version = "v"}, result)
+      end)
+   end)
+
+   it("ends on every rank with the cause when a worker's reload_end fails, and the version stays dirty #4.10", function()
+      local results = run(function(self, rank, port)
+         self.rank = rank
+         self:init(init_info(port))
+         self:start()
+         self:update(BOTH)
+         local err = host.refused(self.finish, self, "v")
+         return {text = err.text, status = err.status, rank = err.rank, state = self:state(), version = self:version()}
+      end, {reload_begin = function() end, reload_end = function(self, err)
+         if self.rank == 3 then
+            ffi.copy(err.text, "the model does not load")
+            return 3
+         end
+      end})
+      each(results, function(result)
+         assert.same({text = "finish: refused: rank 3: reload_end failed: the model does not load", rank = 3, state = "failed",
+            status = "a callback of the host failed", version = "dirty"}, result)
+      end)
+   end)
+
+   it("hands out many full tensors through two slots, keeps one when asked and refuses to keep all #4.5 #4.6", function()
       local count = 9
       local fd, port = world.listen()
       local json = world.seal {schema_version = 2, master_address = "127.0.0.1", master_port = port, rank_offset = 1, world_size = 2,

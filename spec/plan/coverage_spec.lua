@@ -56,7 +56,7 @@ describe("a view", function()
    end
    local place = "destination: llama.lua:12: parameter 'a.weight' [8, 3]: "
 
-   it("must show the box", function()
+   it("must show the box #5.7", function()
       assert.is_nil(problem({name = "x", shape = {4, 3}}, {layout = tp}))
       assert.equal(place .. "the view [:, :] of live 'x' shows [8, 3], but worker rank 1 gets [4, 3] (the box [0:4, 0:3]);"
          .. " without padding the two must be equal",
@@ -74,7 +74,7 @@ describe("a view", function()
          problem({name = "x", shape = {5, 2}}, {layout = tp, pad = true}))
    end)
 
-   it("must lie inside the live tensor", function()
+   it("must lie inside the live tensor #5.6", function()
       assert.equal(place .. "the view [2:6, :] of live 'x' of shape [5, 3] leaves it in dim 0",
          problem({name = "x", shape = {5, 3}}, {layout = tp, view = {{2, 4}}}))
       assert.equal(place .. "the view [:, :] of live 'x' of shape [4, 3, 1] has 2 dims for 3",
@@ -100,7 +100,7 @@ describe("two parameters on the same live bytes", function()
       return text
    end
 
-   it("are refused by name", function()
+   it("are refused by name #5.5", function()
       assert.equal("destination: moe.lua:2: parameter 'p2' [4, 3] writes [3:7, 0:3] of live 'w' [8, 3], where on worker rank 1"
          .. " bytes are written already: "
             .. "moe.lua:1: parameter 'p1' [4, 3] writes [0:4, 0:3] of live 'w' [8, 3]",

@@ -165,7 +165,7 @@ describe("slc_plan_set", function()
          direct({live = "x"}, {live = "y", pad = "CLEAR", layout = {{axis = "dp", shard = 0}}}))
    end)
 
-   it("refuses views and layouts that do not fit the strip", function()
+   it("refuses views and layouts that do not fit the strip #5.7", function()
       local place = "destination: llama.lua:12: parameter 'a.weight' [8, 6]: "
       assert.equal(place .. "a target names no live tensor", direct {live = ""})
       assert.equal(place .. "a target's live name has 4097 bytes; 4096 are allowed", direct {live = ("x"):rep(4097)})

@@ -2,7 +2,7 @@
 
 local script = require "spec.support.script"
 
-describe("JSON", function()
+describe("JSON (#5.1)", function()
    local state = script.new()
 
    -- Through init info, which asks for an object, and through the host's description, which is any object.

@@ -37,7 +37,7 @@ end
 
 function four.trainer(rank, options)
    local self = host.create {rank = rank, listen_fd = rank == 0 and options.fd or nil, timeout_s = options.timeout_s or 10,
-      road = options.road}
+      road = options.road, log = options.log}
    self.shards = {["a.weight"] = self:source("a.weight", four.shard("a.weight", 1, rank, 8)),
       ["b.bias"] = self:source("b.bias", four.shard("b.bias", 1, rank, 2))}
    return self
@@ -69,7 +69,7 @@ end
 
 function four.worker(rank, options)
    local self
-   self = host.create {rank = rank, timeout_s = options.timeout_s or 10, rules = options.rules, road = options.road,
+   self = host.create {rank = rank, timeout_s = options.timeout_s or 10, rules = options.rules, road = options.road, log = options.log,
       load_weights = options.load_weights or collecting(options.store or {}),
       reload_begin = options.reload_begin, reload_end = options.reload_end, staging_slots = options.staging_slots}
    self.a = self:live("a.weight", {4, 2}, {attributes = '{"loader":"row","input_dim":1,"tp_size":2}'})

@@ -16,7 +16,7 @@ local function check(status, err)
 end
 
 --- options: rank, rules, road, timeout_s, timeouts, beat_s, listen_fd, key_file, key_fd, insecure_control, staging_slots,
--- load_weights(host, next) -> status, reload_begin, reload_end.
+-- load_weights(host, next) -> status, reload_begin, reload_end; log, a list that gets "level text" of every line.
 function host.create(options)
    local self = setmetatable({anchors = {}, kept = {}}, host)
    local given = ffi.new("sluice_options")
@@ -50,6 +50,13 @@ function host.create(options)
          return options.load_weights(self, next_tensor, weights, err) or 0
       end)
       given.callbacks.load_weights = self.anchors.load
+   end
+   if options.log then
+      jit.off() -- lines come from inside of other calls
+      self.anchors.log = ffi.cast("void (*)(void *, sluice_log_level, const char *)", function(_, level, text)
+         options.log[#options.log + 1] = tonumber(level) .. " " .. ffi.string(text)
+      end)
+      given.callbacks.log = self.anchors.log
    end
    for _, name in ipairs {"reload_begin", "reload_end"} do
       if options[name] then
@@ -168,6 +175,15 @@ end
 function host:destroy()
    C.sluice_engine_destroy(self.engine)
    self.engine = nil
+end
+
+--- A temporary file that holds a text; its path.
+function host.file(text)
+   local path = os.tmpname()
+   local file = assert(io.open(path, "w"))
+   file:write(text)
+   file:close()
+   return path
 end
 
 --- Calls and returns the error table, or nil where the call succeeded.

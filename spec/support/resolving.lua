@@ -129,12 +129,9 @@ function resolving.explain(case, name, options)
    return status == 0 and text or nil, text, prepared
 end
 
---- The box of a parameter's target on a world rank, as "[0,4)x[0,8)".
-function resolving.box(result, name, target, rank)
-   local param = result.by[name].param
-   local item, shape, box = param.target[target], ffi.new("int64_t[8]"), ffi.new("slc_box")
-   local ndim = C.slc_target_strip(param, item, shape, nil)
-   if not C.slc_layout_box(item.layout, ndim, shape, rank, box) then
+local function box_text(layout, ndim, shape, rank)
+   local box = ffi.new("slc_box")
+   if not C.slc_layout_box(layout, ndim, shape, rank, box) then
       return "nothing"
    end
    local parts = {}
@@ -142,6 +139,19 @@ function resolving.box(result, name, target, rank)
       parts[i + 1] = ("[%d,%d)"):format(tonumber(box.low[i]), tonumber(box.high[i]))
    end
    return table.concat(parts, "x")
+end
+
+--- The box of a parameter's target on a world rank, as "[0,4)x[0,8)".
+function resolving.box(result, name, target, rank)
+   local param = result.by[name].param
+   local item, shape = param.target[target], ffi.new("int64_t[8]")
+   local ndim = C.slc_target_strip(param, item, shape, nil)
+   return box_text(item.layout, ndim, shape, rank)
+end
+
+--- The box that a trainer holds of a parameter, in the same form.
+function resolving.source_box(param, rank)
+   return box_text(param.source, param.ndim, param.shape, rank)
 end
 
 resolving.error = inside.error

@@ -133,7 +133,7 @@ describe("the host transport", function()
          assert.equal("not supported here", answer.ranks[3].status)
       end)
 
-      it("a live tensor in memory that cannot be written", function()
+      it("a live tensor in memory that cannot be written #5.12", function()
          local answer = check("contiguous", "any", "read_only")
          assert.is_truthy(answer.ranks[3].text:match(
             "^runtime: live tensor live %(0x%x+ to 0x%x+%) must lie in memory that this process can write$"), answer.ranks[3].text)

@@ -8,6 +8,8 @@
  */
 #include "engine/engine.h"
 
+#include "base/available.h"
+
 #include <pthread.h>
 #include <string.h>
 
@@ -39,10 +41,23 @@ struct sluice_weights {
 
 /* ---- slots ---- */
 
+/* Memory that the machine has only promised would end a process when it is touched, not here. */
+static sluice_status check_available(uint32_t slots, int64_t slot_bytes, sluice_error *error)
+{
+    int64_t wanted, there = slc_memory_available();
+    if (slc_multiply(slots, slot_bytes, &wanted) && wanted <= there)
+        return SLUICE_OK;
+    return slc_fail(error, SLUICE_NO_MEMORY, "runtime", "%u staging slots of %lld bytes must fit the memory that is available (%lld bytes)",
+                    slots, (long long)slot_bytes, (long long)there);
+}
+
 sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t slot_bytes, struct slc_staging **staging,
                                  sluice_error *error)
 {
     *staging = NULL;
+    sluice_status status = check_available(slots, slot_bytes, error);
+    if (status != SLUICE_OK)
+        return status;
     struct slc_staging *made = slc_allocate_zeroed(1, sizeof *made);
     if (made == NULL)
         return slc_fail_memory(error, "runtime", "staging", sizeof *made);
