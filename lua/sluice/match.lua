@@ -358,6 +358,19 @@ function Matcher:captures(pattern, name, bound)
    return list
 end
 
+--- A simple pattern as a name: its wildcards filled with the segments of a name that stand there.
+-- @return the text; nil where the pattern has a **
+function match.fill(simple, segments)
+   local filled = {}
+   for i, segment in ipairs(simple.path) do
+      if simple.kinds[i] == "deep" then
+         return nil
+      end
+      filled[i] = simple.kinds[i] and segments[i] or segment
+   end
+   return concat(filled, ".")
+end
+
 --- Removes a sequence of whole segments wherever it stands in a name.
 function match.strip(name, segments)
    local at = 1

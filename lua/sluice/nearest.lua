@@ -47,15 +47,27 @@ local function distance(a, b, limit)
    return last[#b]
 end
 
+-- The shortest of the words that begin with `word`, if that has letters enough to tell.
+local function longer(word, words)
+   local best
+   for _, other in ipairs(#word >= 4 and words or {}) do
+      if other:sub(1, #word):lower() == word:lower() and (not best or #other < #best) then
+         best = other
+      end
+   end
+   return best
+end
+
 --- The word of the list that is nearest to `word`, if one is near enough to be what was meant.
 -- @param word what was written
 -- @param words a list; of equally near ones one with the same first letter wins, else the first
+-- @param most how many edits may lie between; left out: a third of the word
 -- @return the word, or nil
-function nearest.word(word, words)
+function nearest.word(word, words, most)
    if #word > LONGEST then
       return nil
    end
-   local best, least = nil, #word < 4 and 2 or math.max(2, math.floor(#word / 3)) + 1
+   local best, least = nil, (most or #word < 4 and 1 or math.max(2, math.floor(#word / 3))) + 1
    local first = word:sub(1, 1):lower()
    for _, other in ipairs(words) do
       if #other <= LONGEST then
@@ -67,13 +79,20 @@ function nearest.word(word, words)
          end
       end
    end
-   return best
+   return best or not most and longer(word, words) or nil
 end
 
 --- " (did you mean x?)", or "" where nothing is near.
 function nearest.hint(word, words)
    local found = nearest.word(word, words)
    return found and (" (did you mean %s?)"):format(found) or ""
+end
+
+--- The same, and all words where nothing is near: for lists that are short.
+function nearest.among(word, words)
+   local hint = nearest.hint(word, words)
+   local all = table.concat(words, ", ")
+   return hint ~= "" and hint or all ~= "" and "; known: " .. all or ""
 end
 
 --- The keys of a table, sorted.

@@ -159,11 +159,18 @@ local function check_shape(said, param)
    end
 end
 
+-- The announced name that comes nearest to one that is not.
+local function announced_hint(context, name)
+   local found = nearest.word(name, nearest.keys(context.by_canonical), 3)
+   return found and (" (did you mean %s?)"):format(found) or ""
+end
+
 local function check_companions(context, entry, matcher, param)
    for _, template in ipairs(entry.said.companion) do
       local companion = template(matcher, param.canonical, entry.bound)
       if not context.by_canonical[companion] then
-         fail(entry.said, param, "must come with its companion %s, which the trainer does not announce", companion)
+         fail(entry.said, param, "must come with its companion %s, which the trainer does not announce%s", companion,
+            announced_hint(context, companion))
       end
    end
 end
@@ -233,7 +240,7 @@ local function decide_by_rule(context, entry, matcher, param)
       local other = said.alias(matcher, param.canonical, entry.bound)
       local announced = context.by_canonical[other]
       if not announced then
-         fail(said, param, "is an alias of %s, which the trainer does not announce", other)
+         fail(said, param, "is an alias of %s, which the trainer does not announce%s", other, announced_hint(context, other))
       end
       param.alias = announced.name
       return ALIAS, reason_of(said), said.place
@@ -260,8 +267,8 @@ local function decide_otherwise(context, param)
    elseif set.otherwise == "full" then
       return FULL, "no rule matches, and otherwise is full", set.path
    end
-   check.raise("SCRIPT", ('%s: no rule matches parameter %s%s; add one, or say otherwise = "default" or "full"'):format(set.path,
-      param.name, param.canonical ~= param.name and (" (renamed %s)"):format(param.canonical) or ""))
+   check.raise("SCRIPT", ('%s: no rule matches parameter %s%s%s; add one, or say otherwise = "default" or "full"'):format(set.path,
+      param.name, param.canonical ~= param.name and (" (renamed %s)"):format(param.canonical) or "", rule.hint(set, param.canonical)))
 end
 
 local function mode_of(context, param)

@@ -4,6 +4,7 @@
 
 local check = require "sluice.check"
 local match = require "sluice.match"
+local nearest = require "sluice.nearest"
 local rule_body = require "sluice.rule_body"
 local rule_file = require "sluice.rule_file"
 local words = require "sluice.words"
@@ -11,6 +12,7 @@ local words = require "sluice.words"
 local rule = {}
 
 local MOST_FILES = 8
+local FEW_EDITS = 3 -- between a name and a pattern that was meant for it
 local MOST_PATTERNS = 100000 -- of all rules, pins and unsourced, one for each value of {p=a|b}
 local MOST_RENAMES = 256 -- and as many strips: each name goes through all of them
 
@@ -101,8 +103,10 @@ local function add_rules(set, file)
          local kind = words.kind(made)
          made = kind == "rule" and words.value(made) or not kind and plain_rule(file, made)
          if not made then
-            check.raise("SCRIPT", ('%s: rules[%d] (%s) must be a rule: rule "pattern" { ... }'):format(file.path, i,
-               words.shown(file.result.rules[i])))
+            local wrong = file.result.rules[i]
+            local unfinished = kind and words.value(wrong)
+            check.raise("SCRIPT", ('%s: rules[%d] (%s) must be a rule: rule "pattern" { ... }'):format(
+               unfinished and unfinished.place or file.key("rules"), i, words.shown(wrong)))
          end
          add_rule(set, file, made)
       end
@@ -129,7 +133,7 @@ local function add_pins(set, file)
    for i = 1, table.maxn(file.result.pins or {}) do
       local made = file.result.pins[i]
       if made and words.kind(made) ~= "where" then
-         check.raise("SCRIPT", ('%s: pins[%d] (%s) must be made by where "pattern" (pin(...))'):format(file.path, i,
+         check.raise("SCRIPT", ('%s: pins[%d] (%s) must be made by where "pattern" (pin(...))'):format(file.key("pins"), i,
             words.shown(made)))
       elseif made then
          add_where(set, words.value(made))
@@ -239,6 +243,25 @@ function rule.canonical_name(set, name, trace)
       name = note(trace, "strip", name, match.strip(name, strip.text), strip.text, nil, strip.place)
    end
    return rename(set.renames, name, trace)
+end
+
+--- The rule whose pattern comes nearest to a name that no rule matches: what its author may have meant.
+-- @return " (did you mean rule "..." at file:line?)", or ""
+function rule.hint(set, name)
+   local segments, candidates, said_of = {}, {}, {}
+   for segment in name:gmatch("[^.]+") do
+      segments[#segments + 1] = segment
+   end
+   for _, said in ipairs(set.list) do
+      for _, simple in ipairs(said.read.simples) do
+         local made = #simple.path == #segments and match.fill(simple, segments)
+         if made and not said_of[made] then
+            candidates[#candidates + 1], said_of[made] = made, said
+         end
+      end
+   end
+   local said = said_of[nearest.word(name, candidates, math.min(FEW_EDITS, math.floor(#name / 6))) or false]
+   return said and (' (did you mean rule "%s" at %s?)'):format(said.pattern, said.place) or ""
 end
 
 --- What this server calls a live tensor that a rule names. `trace` as above.

@@ -15,6 +15,7 @@ local LONGEST_SHOWN = 200
 local STRIP_KEYS = { into = true, at = true, from = true, layout = true, permute = true, pad = true, zero = true }
 local ZERO_KEYS = { "from", "pad", "permute" } -- that cannot stand beside zero
 local MODE_KEYS = { full = true, skip = true, alias = true }
+local BARE = { column = true, row = true, replicate = true } -- words that stand without quotes
 local BODY_KEYS = { shape = true, companion = true }
 for _, keys in ipairs({ STRIP_KEYS, MODE_KEYS }) do
    for key in pairs(keys) do
@@ -67,7 +68,9 @@ local function list_of(made, key, value, kinds, wanted)
       return {}
    end
    local list = words.kind(value) and { value } or value
-   if type(list) ~= "table" then
+   if BARE[value] then
+      fail(made, "%s (%s) is a text; without quotes it is the word %s", key, words.shown(value), value)
+   elseif type(list) ~= "table" then
       fail(made, "%s (%s) must be %s, or a list of them", key, words.shown(value), wanted)
    end
    for i = 1, math.max(table.maxn(list), 1) do
@@ -153,7 +156,10 @@ local function check_keys(made, body, allowed)
    end
    table.sort(names)
    if names[1] then
-      fail(made, "unknown key '%s'%s", names[1], nearest.hint(names[1], nearest.keys(allowed)))
+      if allowed ~= BODY_KEYS and BODY_KEYS[names[1]] then
+         fail(made, "%s is a word for the whole rule, not for one of its strips", names[1])
+      end
+      fail(made, "unknown key '%s'%s", names[1], nearest.among(names[1], nearest.keys(allowed)))
    end
 end
 

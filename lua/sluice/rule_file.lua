@@ -73,6 +73,16 @@ local function line_of(file, needle)
    return file.path
 end
 
+-- "file:line" of the last line that begins with `return`, of the first line where none does.
+local function last_return(file)
+   local number, found = 0, 1
+   for line in (file.text .. "\n"):gmatch("([^\n]*)\n") do
+      number = number + 1
+      found = line:find("^%s*return%f[^%w_]") and number or found
+   end
+   return ("%s:%d"):format(file.path, found)
+end
+
 -- The first line of each text that stands in quotes, read once: a file may hold thousands.
 local function quoted_lines(file)
    local lines, number = {}, 0
@@ -138,10 +148,10 @@ end
 
 local function check_table(file, result)
    if type(result) ~= "table" or words.kind(result) then
-      check.raise("SCRIPT", ("%s: the file (%s) must return a table"):format(file.path, words.shown(result)))
+      check.raise("SCRIPT", ("%s: the file (%s) must return a table: return { rules = { ... } }"):format(last_return(file), words.shown(result)))
    end
    if result[1] ~= nil then
-      check.raise("SCRIPT", ("%s: the file returns a list; its rules go under a key: return { rules = { ... } }"):format(file.path))
+      check.raise("SCRIPT", ("%s: the file returns a list; its rules go under a key: return { rules = { ... } }"):format(last_return(file)))
    end
    for _, key in ipairs(nearest.keys((function()
       local names = {}
@@ -180,10 +190,13 @@ function rule_file.load(rules, environment, from)
    local file = { text = text, path = path }
    local result, problem = sandbox.run(text, path, environment)
    if problem then
-      check.raise("SCRIPT", problem)
+      check.raise("SCRIPT", problem .. words.silent_host(problem, environment))
    end
    check_table(file, result)
    file.result = result
+   function file.key(key)
+      return line_of(file, "%f[%w_]" .. key .. "%s*=")
+   end
    function file.at(wanted)
       return quoted_at(file, wanted)
    end

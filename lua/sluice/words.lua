@@ -373,6 +373,15 @@ local function frozen_host(host)
    end)
 end
 
+--- Says how to ask where Lua met a nil that the host should have said.
+function words.silent_host(problem, environment)
+   local key = problem:match("field '([%w_]+)' %(a nil value%)$")
+   if key and HOST_KEYS[key] and environment.optional(key) == nil then
+      return ('; the host does not say it: required "%s" asks for it'):format(key)
+   end
+   return ""
+end
+
 -- ---- axes ----
 
 -- Axes that deployments use; one that this deployment's workers lack has size 1.
@@ -407,7 +416,7 @@ local function axis_words(meshes)
       mesh_words[name] = frozen_axes(own, "meshes." .. name)
    end
    return frozen_axes(sizes, "axes"), frozen(mesh_words, "meshes", function(name)
-      raise("the workers have no mesh '%s'%s", tostring(name), nearest.hint(tostring(name), nearest.keys(mesh_words)))
+      raise("the workers have no mesh '%s'%s", tostring(name), nearest.among(tostring(name), nearest.keys(mesh_words)))
    end), function(word, axis)
       if type(axis) ~= "string" then
          raise("%s (%s) must begin with the name of an axis", word, shown(axis))
