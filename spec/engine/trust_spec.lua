@@ -3,7 +3,6 @@
 
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
-local poll = require "posix.poll"
 local signal = require "posix.signal"
 local stat = require "posix.sys.stat"
 local unistd = require "posix.unistd"
@@ -31,12 +30,7 @@ local function init_info(port, change)
    return world.seal(info)
 end
 
-local function sleep(seconds)
-   local till = world.now() + seconds
-   while world.now() < till do
-      poll.rpoll(-1, math.max(1, math.floor((till - world.now()) * 1000)))
-   end
-end
+local sleep = world.sleep
 
 local function key_file()
    local path = os.tmpname()
@@ -97,13 +91,34 @@ local function run(options, body)
    end})
 end
 
-local function stopping(rank, after)
-   return function(children)
-      sleep(after or 0.5)
+-- Stops `rank` once `count` of the ranks said that they are ready, for long enough that all miss it; then all may go on.
+local function stopping(rank, count)
+   local ready, say_ready = unistd.pipe()
+   local go, let_go = unistd.pipe()
+   local stop = {}
+
+   function stop.ready()
+      unistd.write(say_ready, "x")
+   end
+
+   function stop.wait()
+      unistd.read(go, 1)
+   end
+
+   function stop.meanwhile(children)
+      for _ = 1, count do
+         unistd.read(ready, 1)
+      end
       signal.kill(children[rank].pid, signal.SIGSTOP)
       sleep(15 * BEAT)
+      unistd.write(let_go, "1234")
       signal.kill(children[rank].pid, signal.SIGCONT)
+      for _, fd in ipairs({ready, say_ready, go, let_go}) do
+         unistd.close(fd)
+      end
    end
+
+   return stop
 end
 
 -- Everyone's error names the stopped rank, for its silence and no deadline; every engine has failed.
@@ -125,10 +140,14 @@ end
 describe("a rank that is stopped (#5.10)", function()
    for stopped = 0, 3 do
       it(("while the others wait in a round is named by everyone: rank %d"):format(stopped), function()
-         local results = run({meanwhile = stopping(stopped)}, function(self, rank, port)
+         local stop = stopping(stopped, 4)
+         local results = run({meanwhile = stop.meanwhile}, function(self, rank, port)
             self:init(init_info(port))
             self:start()
-            sleep(rank == stopped and 1.5 or 0)
+            stop.ready()
+            if rank == stopped then
+               stop.wait()
+            end
             return outcome(self, self.update, {"w", "f"})
          end)
          all_name(results, stopped)
@@ -136,19 +155,23 @@ describe("a rank that is stopped (#5.10)", function()
    end
 
    it("between calls is named by everyone's next call", function()
-      local results = run({meanwhile = stopping(3)}, function(self, _, port)
+      local stop = stopping(3, 4)
+      local results = run({meanwhile = stop.meanwhile}, function(self, _, port)
          self:init(init_info(port))
          self:start()
-         sleep(2.2)
+         stop.ready()
+         stop.wait()
          return outcome(self, self.update, {"w"})
       end)
       all_name(results, 3)
    end)
 
    it("while it consumes a batch is named by those that wait for it, with what was torn", function()
-      local results = run({meanwhile = stopping(2), each = function(rank)
+      local stop = stopping(2, 1)
+      local results = run({meanwhile = stop.meanwhile, each = function(rank)
          return {load_weights = rank == 2 and function(self, next_tensor)
-            sleep(2)
+            stop.ready()
+            stop.wait()
             return pull_all(self, next_tensor)
          end or nil}
       end}, function(self, _, port)
@@ -171,10 +194,14 @@ describe("a rank that is stopped (#5.10)", function()
    it("leaves the others able to shut down and to begin again without it, in the same processes", function()
       local again, again_port = world.listen()
       unistd.close(again)
-      local results = run({meanwhile = stopping(3)}, function(self, rank, port)
+      local stop = stopping(3, 4)
+      local results = run({meanwhile = stop.meanwhile}, function(self, rank, port)
          self:init(init_info(port))
          self:start()
-         sleep(rank == 3 and 2 or 0)
+         stop.ready()
+         if rank == 3 then
+            stop.wait()
+         end
          local first = outcome(self, self.update, {"w"})
          self:shutdown()
          if rank == 3 then
@@ -311,26 +338,76 @@ describe("a key", function()
                    text_of(0, {insecure_control = true}))
    end)
 
-   it("and the unique id are in no error, plan or log #1.11", function()
-      local path = key_file()
-      local results = run({engine = {key_file = path}}, function(self, rank, port)
+   it("and the unique id are in no error, plan, report or log, at any level #1.11", function()
+      local path, log = key_file(), {}
+      local OTHER, OTHER_BASE64 = ("Z"):rep(127) .. "Q", ("Wlpa"):rep(42) .. "WlE="
+      local results = run({engine = {key_file = path, log = log}}, function(self, rank, port)
          self:init(init_info(port))
-         local texts = {require("cjson").encode(self:plan(true))}
+         local texts = {(require("cjson").encode(self:plan(true)))}
+         self:start()
+         self:update {"w"}
+         texts[2] = rank == 0 and self:abort() or rank > 0 and outcome(self, self.update, {"f"}).text or "gave up"
+         texts[3] = require("cjson").encode(self:failure())
          self:shutdown()
-         texts[2] = outcome(self, self.init, init_info(port, function(info)
-            info.nccl_unique_id_b64 = rank == 1 and ("WldX"):rep(42) .. "WlE=" or UNIQUE_ID_BASE64
+         texts[4] = outcome(self, self.init, init_info(port, function(info)
+            info.nccl_unique_id_b64 = rank == 1 and OTHER_BASE64 or UNIQUE_ID_BASE64
          end)).text
+         texts[5] = table.concat(log, "\n")
          return texts
       end)
       os.remove(path)
+      local function hex(text)
+         return (text:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+      end
       for rank = 0, 3 do
-         assert.matches("unique_id=", results[rank][2], 1, true) -- its digest may be told
-         for _, text in ipairs(results[rank]) do
-            for _, secret in ipairs({KEY:sub(1, 12), UNIQUE_ID:sub(1, 12), UNIQUE_ID_BASE64:sub(1, 12), "WldX"}) do
-               assert.is_nil(text:find(secret, 1, true))
+         assert.is_nil(results[rank].raised)
+         assert.matches("rank 0 has unique_id=%x+, rank 1 has unique_id=%x+$", results[rank][4]) -- their digests may be told
+         assert.matches("\n3 init: ", "\n" .. results[rank][5], 1, true) -- the log has the debug level, too
+         for _, secret in ipairs({KEY, UNIQUE_ID, UNIQUE_ID_BASE64, OTHER, OTHER_BASE64}) do
+            for _, text in ipairs(results[rank]) do
+               for _, form in ipairs({secret:sub(1, 12), hex(secret:sub(1, 12)), hex(secret:sub(1, 12)):upper()}) do
+                  assert.is_nil(text:find(form, 1, true))
+               end
             end
          end
       end
+   end)
+
+   it("lies in no memory of a rank that a core dump would show", function()
+      local path = os.tmpname()
+      os.execute(("head -c 48 /dev/urandom > %s && chmod 600 %s"):format(path, path)) -- bytes that no Lua has seen
+      local ready, say_ready = unistd.pipe()
+      local go, let_go = unistd.pipe()
+      local found, seen = {}, 0
+      run({engine = {key_file = path}, meanwhile = function(children)
+         for _ = 0, 3 do
+            unistd.read(ready, 1)
+         end
+         local file = assert(io.open(path, "rb"))
+         local key = file:read("*a")
+         file:close()
+         for rank = 0, 3 do
+            for from, to in world.dumped(children[rank].pid) do
+               local memory = world.memory(children[rank].pid, from, to)
+               seen = seen + #memory
+               if memory:find(key, 1, true) then
+                  found[#found + 1] = rank
+               end
+            end
+         end
+         unistd.write(let_go, "1234")
+      end}, function(self, _, port)
+         self:init(init_info(port))
+         unistd.write(say_ready, "x")
+         unistd.read(go, 1)
+         return {}
+      end)
+      os.remove(path)
+      for _, fd in ipairs({ready, say_ready, go, let_go}) do
+         unistd.close(fd)
+      end
+      assert.is_true(seen > 4 * 2 ^ 20, "too little memory was read to say so")
+      assert.same({}, found)
    end)
 end)
 

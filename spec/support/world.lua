@@ -101,6 +101,35 @@ function world.sleep(seconds)
    end
 end
 
+--- Goes through the memory of a process that a core dump would show: from and to, as numbers.
+function world.dumped(pid)
+   local regions, from, to, readable = {}, nil, nil, nil
+   for line in io.lines(("/proc/%d/smaps"):format(pid)) do
+      local low, high, mode = line:match("^(%x+)%-(%x+) (%S+)")
+      if low then
+         from, to, readable = tonumber(low, 16), tonumber(high, 16), mode:sub(1, 1) == "r"
+      else
+         local flags = line:match("^VmFlags:(.*)")
+         if flags and readable and not (flags .. " "):find(" dd ", 1, true) and not (flags .. " "):find(" io ", 1, true) then
+            regions[#regions + 1] = {from, to}
+         end
+      end
+   end
+   local i = 0
+   return function()
+      i = i + 1
+      return regions[i] and regions[i][1], regions[i] and regions[i][2]
+   end
+end
+
+--- What another process has in its memory from one address to another; "" where it cannot be read.
+function world.memory(pid, from, to)
+   local file = assert(io.open(("/proc/%d/mem"):format(pid), "rb"))
+   local text = file:seek("set", from) and file:read(to - from) or ""
+   file:close()
+   return text
+end
+
 --- A free TCP port of the loopback interface and the listening socket that holds it, for rank 0's listen_fd.
 function world.listen()
    local socket = require "posix.sys.socket"
