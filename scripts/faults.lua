@@ -80,7 +80,8 @@ local function make_cases()
                and (not options.victim or options.victim[tostring(victim)])
             if asked and (not options.sample or (p + f + options.sample) % 4 == victim) then
                cases[#cases + 1] = {phase = phase, fault = fault, victim = victim, impossible = wanted.impossible(phase, fault, victim),
-                  road = ROADS[(p + f + victim) % 3 + 1], smaller = (p + 2 * f + victim) % 3 == 0}
+                  road = ROADS[(p + f + victim) % 3 + 1], smaller = (p + 2 * f + victim) % 3 == 0,
+                  key = options.key}
             end
          end
       end
@@ -93,7 +94,7 @@ local function command_of(case)
    local waits = ("deadline=%g connect=%g phase_deadline=%g delay=%g beat=%g"):format(longest, case.fault == "delay" and longest or CONNECT,
       case.fault == "late" and PHASE or 0, options.delay, options.beat)
    return ("%s/spec/faults_driver phase=%s fault=%s victim=%d %s road=%s smaller=%d secure=%d"):format(build, case.phase, case.fault,
-      case.victim, waits, case.road, case.smaller and 1 or 0, options.key and 1 or 0)
+      case.victim, waits, case.road, case.smaller and 1 or 0, case.key and 1 or 0)
 end
 
 local function finish(case, text)

@@ -37,10 +37,12 @@ function wanted.impossible(phase, fault, victim)
    end
 end
 
---- What the other ranks must come to: "named" (an error that names the victim), "ok", "either" (the same for all of them);
--- and whether the deadline may be what ends their wait.
-function wanted.outcome(phase, fault, victim)
-   if phase == "shutdown" or fault == "delay" then
+--- What the other ranks must come to: "named" (an error that names the victim), "ok", "either" (the same for all of them),
+-- "ended" (in whatever way); and whether the deadline may be what ends their wait.
+function wanted.outcome(phase, fault, victim, key)
+   if phase == "connect" and key and (fault == "truncated" or fault == "garbage") then
+      return "ended", true -- a damaged record, perhaps of a handshake: nobody can tell whose fault that is
+   elseif phase == "shutdown" or fault == "delay" then
       return "ok"
    elseif phase ~= "connect" then
       return fault == "alloc" and "either" or "named", fault == "late"
@@ -72,7 +74,7 @@ local function judge_answer(case, rank, want, deadline_allowed)
       return want == "named" and "succeeded, it must end with an error" or nil
    elseif want == "ok" then
       return "must succeed: " .. rank.text
-   elseif rank.named ~= case.victim and not names(rank.text, case.victim) then
+   elseif want ~= "ended" and rank.named ~= case.victim and not names(rank.text, case.victim) then
       return ("does not name rank %d: %s"):format(case.victim, rank.text)
    elseif rank.status == "deadline passed" and not deadline_allowed then
       return "noticed only at the deadline: " .. rank.text
@@ -99,10 +101,10 @@ local function judge_process(rank, gone)
    end
 end
 
---- Judges what the driver printed for a case ({phase, fault, victim, smaller}).
+--- Judges what the driver printed for a case ({phase, fault, victim, smaller, key}).
 -- @return list of what is wrong, each with its rank; the worst time of the other ranks; "named" or "ok"
 function wanted.judge(case, said)
-   local want, deadline_allowed = wanted.outcome(case.phase, case.fault, case.victim)
+   local want, deadline_allowed = wanted.outcome(case.phase, case.fault, case.victim, case.key)
    local wrong, worst, answers = {}, 0, {}
    local function note(rank, text)
       if text then

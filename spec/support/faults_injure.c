@@ -4,7 +4,6 @@
 #include "base/memory.h"
 #include "control/frame.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,10 +70,21 @@ static void leave_relay(case_board *shared)
         usleep(500);
 }
 
-/* A leak checker does not look into pages for secrets, and all that this process still holds ends with it: it says nothing. */
+static volatile bool leaves;
+
+/*
+ * Asked by the leak checker when a process ends. One that exits in the middle of a call leaves to the system what it holds, and
+ * a report would keep it, and so its connections, alive for seconds.
+ */
+int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
+{
+    return leaves;
+}
+
 static _Noreturn void leave(void)
 {
-    dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
+    leaves = true;
     exit(0);
 }
 
