@@ -127,7 +127,8 @@ describe("deployment.check()", function()
       { "a host with a list", plain({ host = { axes = {} } }), "host.axes (a table) must be a string, a number or a boolean" },
       { "a host with a number as key", plain({ host = { "x" } }), "host has the key 1; keys must be names" },
       { "a model that is a name", plain({ model = "llama" }),
-         'model ("llama") must be a table with some of the keys family, size, layers, config, checkpoint, experts, dtype, live_experts, naming, mtp and live_qkv' },
+         'model ("llama") must be a table with some of the keys family, size, layers, config, checkpoint, experts, dtype, live_experts, naming, mtp, '
+         .. 'live_qkv and mm_encoder_tp_mode' },
       { "a model without size or family", plain({ model = {} }), "model must name a size (one of " .. SIZES
          .. ") or a family with a config" },
       { "an unknown size", plain({ model = { size = "Llama-3-9B" } }), 'model.size ("Llama-3-9B") must be one of ' .. SIZES

@@ -46,6 +46,15 @@ describe("a run under rules", function()
          { { "pp", 2 }, { "tp", 2 } } },
       { "experts one level deeper", "qwen3_moe", { family = "qwen3_moe", live_experts = "experts.routed_experts",
          config = with({ num_key_value_heads = 2, head_dim = 16, num_experts = 4, moe_intermediate_size = 32 }) }, { { "tp", 2 } } },
+      { "weights in fp8 with their scales, a drafting layer", "deepseek_v3", { family = "deepseek_v3", mtp = "served", config = with({
+         n_routed_experts = 5, n_shared_experts = 1, moe_intermediate_size = 32, first_k_dense_replace = 1, q_lora_rank = 24,
+         kv_lora_rank = 20, qk_nope_head_dim = 16, qk_rope_head_dim = 8, v_head_dim = 16, num_nextn_predict_layers = 1,
+         quantization_config = { quant_method = "fp8", weight_block_size = { 8, 8 } } }) }, { { "pp", 2 }, { "tp", 2 } } },
+      { "experts of units that do not divide", "gpt_oss", { family = "gpt_oss", config = with({ num_key_value_heads = 2,
+         intermediate_size = 9, num_local_experts = 4 }) }, { { "tp", 4 } } },
+      { "a vision tower that is fused in the checkpoint, too", "qwen2_5_vl", { family = "qwen2_5_vl", config = with({
+         num_key_value_heads = 2, vision_config = { depth = 1, hidden_size = 32, intermediate_size = 40, num_heads = 4,
+            out_hidden_size = 64, patch_size = 2, temporal_patch_size = 2, spatial_merge_size = 2 } }) }, { { "pp", 2 }, { "tp", 2 } } },
    }
    for _, case in ipairs(models) do
       it("of the family places everything directly: " .. case[1], function()

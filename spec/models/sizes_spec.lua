@@ -15,6 +15,7 @@ describe("published sizes", function()
       { "Gemma-3-12B", 1065, 12187325040 }, { "Phi-3-mini", 195, 3821079552 },
       { "Qwen3-32B", 707, 32762123264 }, { "Qwen3-30B-A3B", 18867, 30532122624 }, { "Qwen3-235B-A22B", 36945, 235093634560 },
       { "GPT-OSS-20B", 411, 20914757184 }, { "GPT-OSS-120B", 615, 116829156672 },
+      { "Qwen2.5-VL-3B", 824, 3754622976 }, { "Qwen2.5-VL-7B", 729, 8292166656 }, { "Qwen2.5-VL-72B", 1353, 73410777344 },
       -- With the drafting layer and the scales of every block.
       { "DeepSeek-V3", 91991, 684531386000 },
    }

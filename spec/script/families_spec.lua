@@ -54,7 +54,7 @@ local cases = {}
 local function add(name, model, worker, more)
    more = more or {}
    local trainer = (worker.expert_mesh or more.expert_trainer) and MOE_TRAINER or TRAINER
-   cases[name] = { aliases = more.aliases, rules = more.rules,
+   cases[name] = { aliases = more.aliases, skipped = more.skipped, rules = more.rules,
                    deployment = { model = model, trainer = more.trainer or trainer, worker = worker, host = more.host } }
 end
 
@@ -170,9 +170,7 @@ end
 
 local function add_ways(name, model, skipped)
    for _, way in ipairs(WAYS) do
-      cases[name .. ", " .. name_of(way)] = {
-         deployment = { model = model, trainer = MOE_TRAINER, worker = { mesh = way[1], expert_mesh = way[2] } }, skipped = skipped,
-      }
+      add(name .. ", " .. name_of(way), model, { mesh = way[1], expert_mesh = way[2] }, { expert_trainer = true, skipped = skipped })
    end
 end
 
@@ -203,6 +201,16 @@ end
 add_ways("GPT-OSS", { family = "gpt_oss", config = gpt_oss(16) })
 add_ways("GPT-OSS, units that do not divide", { family = "gpt_oss", config = gpt_oss(11), live_qkv = "qkv",
    live_experts = "experts.routed_experts" })
+
+local tower = { depth = 2, hidden_size = 32, intermediate_size = 40, num_heads = 8, out_hidden_size = 64, patch_size = 2,
+                temporal_patch_size = 2, spatial_merge_size = 2 }
+for _, tp in ipairs({ 1, 2, 4, 8 }) do
+   for _, pp in ipairs({ 1, 2 }) do
+      add(("Qwen2.5-VL, tp %d, pp %d"):format(tp, pp), small("qwen2_5_vl", { vision_config = tower }), { mesh = dense_mesh(pp, tp) })
+   end
+   add(("Qwen2.5-VL, names of the files, tied, the tower whole, tp %d"):format(tp), small("qwen2_5_vl", { vision_config = tower,
+      tie_word_embeddings = true }, { naming = "hub", mm_encoder_tp_mode = "data" }), { mesh = dense_mesh(1, tp) })
+end
 
 describe("the family file lands everything in place:", function()
    local names = {}
@@ -342,5 +350,37 @@ describe("the rules of DeepSeek-V3", function()
       local got = resolve({ weight }, 1, { quantization = "awq" })
       assert.equal("full", got.by[O].line:match("^%a+"))
       assert.truthy(got.by[O].line:find("the host is quantized (awq)", 1, true))
+   end)
+end)
+
+describe("the rules of Qwen2.5-VL", function()
+   -- The case text_only_trainer: the trainer has the language model alone.
+   local resolving = require "spec.support.resolving"
+
+   local function resolve(changes)
+      local host = {
+         num_attention_heads = 8, num_key_value_heads = 2, head_dim = 8, hidden_size = 64, intermediate_size = 256, vocab_size = 128,
+         vision_config = tower,
+      }
+      for key, value in pairs(changes or {}) do
+         host[key] = value
+      end
+      return resolving.resolve({ tp = 2, host = host, rules = "qwen2_5_vl",
+         params = { { name = "model.layers.0.mlp.down_proj.weight", shape = { 64, 256 } } },
+         live = { { name = "language_model.model.layers.0.mlp.down_proj.weight", shape = { 64, 128 } },
+                  { name = "visual.blocks.0.attn.proj.weight", shape = { 32, 16 } } } })
+   end
+
+   it("let a text-only trainer leave the tower alone where the host says that it is one", function()
+      local got = resolve({ trainer_is_text_only = true })
+      assert.equal("", got.text)
+      assert.same({ "visual.blocks.0.attn.proj.weight" }, got.unsourced)
+      assert.equal("[0,64)x[128,256)", resolving.box(got, "model.layers.0.mlp.down_proj.weight", 0, 2))
+   end)
+
+   it("let nothing stay unwritten otherwise", function()
+      local got = resolve()
+      assert.same({}, got.unsourced)
+      assert.is_true(got.strict)
    end)
 end)

@@ -31,9 +31,13 @@ local choices = {
    naming = { "module", "hub", "text" }, -- whose names a multimodal trainer has; "text": it has the language model alone
    mtp = { "skipped", "served" },
    live_qkv = { "qkv_proj", "qkv" },
+   mm_encoder_tp_mode = { "weights", "data" }, -- the vision tower is cut over tp, or whole on every rank
 }
 
-local model_keys = { "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts", "naming", "mtp", "live_qkv" }
+local model_keys = {
+   "family", "size", "layers", "config", "checkpoint", "experts", "dtype", "live_experts", "naming", "mtp", "live_qkv",
+   "mm_encoder_tp_mode",
+}
 local dtypes = { "bfloat16", "float16", "float32" }
 
 local function sorted_keys(set)
@@ -49,7 +53,7 @@ local size_names = sorted_keys(sizes)
 
 -- fp8 in blocks: the one form that a trainer sends as the host holds it.
 local function quantization_of(value, path)
-   check.keys(value, path, { "quant_method", "weight_block_size", "activation_scheme", "fmt" })
+   check.keys(value, path, { "quant_method", "weight_block_size", "activation_scheme", "fmt", "scale_fmt" })
    check.one_of(value.quant_method, path .. ".quant_method", { "fp8" })
    check.one_of(value.fmt or "e4m3", path .. ".fmt", { "e4m3" })
    local block = check.list(value.weight_block_size, path .. ".weight_block_size", 2, 2, "the rows and columns of a block")

@@ -30,6 +30,7 @@ models.families = {
    phi3 = require "sluice.models.phi3",
    deepseek_v3 = require "sluice.models.deepseek_v3",
    gpt_oss = require "sluice.models.gpt_oss",
+   qwen2_5_vl = require "sluice.models.qwen2_5_vl",
    bert = require "sluice.models.bert",
 }
 

@@ -113,10 +113,10 @@ local loaders = {
 }
 
 local function attributes(self, loader, ndim)
-   local key = loader .. ndim
+   local tp = loader == "replicated" and 1 or loader == "fused_moe" and self.moe_tp or self.tp
+   local key = loader .. ndim .. "/" .. tp
    local found = self.attributes[key]
    if not found then
-      local tp = loader == "replicated" and 1 or loader == "fused_moe" and self.moe_tp or self.tp
       found = { loader = loader, tp_size = tp, output_dim = loaders[loader].output_dim }
       found.input_dim = ndim > 1 and loaders[loader].input_dim or nil
       found.ep_size = loader == "fused_moe" and self.ep or nil

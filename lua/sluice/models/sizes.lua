@@ -78,6 +78,30 @@ return {
       family = "gpt_oss", num_hidden_layers = 36, hidden_size = 2880, intermediate_size = 2880,
       num_attention_heads = 64, num_key_value_heads = 8, head_dim = 64, vocab_size = 201088, num_local_experts = 128,
    },
+   ["Qwen2.5-VL-3B"] = {
+      family = "qwen2_5_vl", num_hidden_layers = 36, hidden_size = 2048, intermediate_size = 11008,
+      num_attention_heads = 16, num_key_value_heads = 2, vocab_size = 151936, tie_word_embeddings = true,
+      vision_config = {
+         depth = 32, hidden_size = 1280, intermediate_size = 3420, num_heads = 16, out_hidden_size = 2048, patch_size = 14,
+         temporal_patch_size = 2, spatial_merge_size = 2,
+      },
+   },
+   ["Qwen2.5-VL-7B"] = {
+      family = "qwen2_5_vl", num_hidden_layers = 28, hidden_size = 3584, intermediate_size = 18944,
+      num_attention_heads = 28, num_key_value_heads = 4, vocab_size = 152064,
+      vision_config = {
+         depth = 32, hidden_size = 1280, intermediate_size = 3420, num_heads = 16, out_hidden_size = 3584, patch_size = 14,
+         temporal_patch_size = 2, spatial_merge_size = 2,
+      },
+   },
+   ["Qwen2.5-VL-72B"] = {
+      family = "qwen2_5_vl", num_hidden_layers = 80, hidden_size = 8192, intermediate_size = 29568,
+      num_attention_heads = 64, num_key_value_heads = 8, vocab_size = 152064,
+      vision_config = {
+         depth = 32, hidden_size = 1280, intermediate_size = 3456, num_heads = 16, out_hidden_size = 8192, patch_size = 14,
+         temporal_patch_size = 2, spatial_merge_size = 2,
+      },
+   },
    ["all-MiniLM-L6-v2"] = {
       family = "bert", num_hidden_layers = 6, hidden_size = 384, intermediate_size = 1536,
       num_attention_heads = 12, vocab_size = 30522, max_position_embeddings = 512, type_vocab_size = 2,
