@@ -76,6 +76,29 @@ static int native_checkpoint(lua_State *L)
     return 1;
 }
 
+/* difference(path, a, b) -> nil where both tensors of the checkpoint hold the same bytes, else where the first differ */
+static int native_difference(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1);
+    slc_checkpoint *checkpoint = NULL;
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (slc_checkpoint_open(path, &checkpoint, &error) != SLUICE_OK)
+        return slc_native_fail(L, &error);
+    const slc_checkpoint_tensor *a = slc_checkpoint_find(checkpoint, luaL_checkstring(L, 2));
+    const slc_checkpoint_tensor *b = slc_checkpoint_find(checkpoint, luaL_checkstring(L, 3));
+    size_t at = 0;
+    bool same = a != NULL && b != NULL && a->bytes == b->bytes && (a->bytes == 0 || memcmp(a->data, b->data, a->bytes) == 0);
+    for (size_t bytes = a == NULL || b == NULL ? 0 : a->bytes < b->bytes ? a->bytes : b->bytes; !same && at < bytes; at++)
+        if (((const unsigned char *)a->data)[at] != ((const unsigned char *)b->data)[at])
+            break;
+    slc_checkpoint_close(checkpoint);
+    if (same)
+        lua_pushnil(L);
+    else
+        lua_pushnumber(L, (double)at);
+    return 1;
+}
+
 static int native_version(lua_State *L)
 {
     lua_pushfstring(L, "%d.%d.%d", SLUICE_VERSION_MAJOR, SLUICE_VERSION_MINOR, SLUICE_VERSION_PATCH);
@@ -162,6 +185,7 @@ int slc_native_open(lua_State *L)
         { "version", native_version },
         { "seal", native_seal },
         { "checkpoint", native_checkpoint },
+        { "difference", native_difference },
         { "monotonic", native_monotonic },
         { "peak", native_peak },
         { "is_terminal", native_is_terminal },

@@ -98,6 +98,25 @@ static void push_coverage(lua_State *L, const planning *p)
     lua_setfield(L, -2, "coverage");
 }
 
+/* What is not moved, and what brings its values. */
+static void push_aliases(lua_State *L, const slc_plan *plan)
+{
+    int count = 0;
+    lua_newtable(L);
+    for (size_t i = 0; i < slc_plan_count(plan); i++) {
+        const slc_param *param = slc_plan_at(plan, i);
+        if (param->alias_of == NULL)
+            continue;
+        lua_createtable(L, 0, 2);
+        lua_pushstring(L, param->name);
+        lua_setfield(L, -2, "name");
+        lua_pushstring(L, param->alias_of);
+        lua_setfield(L, -2, "alias_of");
+        lua_rawseti(L, -2, ++count);
+    }
+    lua_setfield(L, -2, "aliases");
+}
+
 /* Of all trainers together. */
 static double shard_bytes(const slc_plan *plan)
 {
@@ -121,6 +140,7 @@ static void push_result(lua_State *L, const planning *p)
     set_number(L, "largest_full_bytes", (double)totals.largest_full_bytes);
     set_number(L, "shard_bytes", shard_bytes(p->base.plan));
     push_coverage(L, p);
+    push_aliases(L, p->base.plan);
     lua_newtable(L);
     set_number(L, "copies", (double)p->program.copies);
     set_number(L, "bytes", (double)p->program.bytes);

@@ -50,6 +50,7 @@ end
 local function mark_lists(result)
    json.list(result.coverage.uncovered)
    json.list(result.coverage.unsourced)
+   json.list(result.aliases)
 end
 
 --- The plan of one rank, as `sluice plan --json` prints it.

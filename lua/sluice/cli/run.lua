@@ -90,6 +90,20 @@ local function ranks_of(here, args, init_info, port, listener)
    return ranks, { effective, info, key, listener }
 end
 
+-- Aliases for which the checkpoint has other values than for what is moved in their place: whoever tied them did not, or tied another.
+local function differing_aliases(here, planned, show)
+   local list = json.list()
+   for _, alias in ipairs(here.deployment.model.checkpoint and planned.aliases or {}) do
+      local at = native.difference(here.deployment.model.checkpoint, alias.name, alias.alias_of)
+      if at then
+         list[#list + 1] = { name = alias.name, alias_of = alias.alias_of, byte = at }
+         show:warn(("warning: %s is not moved, being an alias of %s, but its values are others, from byte %d on"):format(alias.name,
+            alias.alias_of, at))
+      end
+   end
+   return list
+end
+
 local function summary(here, planned, books, verify, total_s)
    local seconds, updates = books:seconds()
    seconds.describe, seconds.plan, seconds.total = here.seconds, planned.seconds.planning, total_s
@@ -165,6 +179,7 @@ function run.run(args)
    show:line("%s: %s to %s, %d parameters direct (%s), %d full (%s)", here.title, units.count(here.trainers, "trainer"),
       units.count(here.workers, "worker"), planned.direct.parameters, units.bytes(planned.direct.bytes), planned.full.parameters,
       units.bytes(planned.full.bytes))
+   local differing = args.no_verify and json.list() or differing_aliases(here, planned, show)
    local books = tally.new(here, planned, show, not args.no_verify, args.save ~= nil)
    books.now = native.monotonic
    local ranks, descriptors = ranks_of(here, args, init_info, port, listener)
@@ -186,6 +201,7 @@ function run.run(args)
       fault.raise(1, "run: every rank ended well, but not all that they were to do was reported by all of them")
    end
    local result = summary(here, planned, books, not args.no_verify, native.monotonic() - start)
+   result.aliases, result.aliases_that_differ = planned.aliases, differing
    if args.json then
       io.stdout:write(json.encode(result), "\n")
    else
