@@ -102,7 +102,7 @@ local function shown(cell, column)
 end
 
 local function write_cell(cell)
-   io.stdout:write(("%-22s"):format(cell.case))
+   io.stdout:write(("%-24s"):format(cell.case))
    for _, column in ipairs(COLUMNS) do
       io.stdout:write(("%" .. math.max(4, #column + 2) .. "s"):format(cell.unfit and #column > 2 and "" or shown(cell, column)))
    end
@@ -111,7 +111,7 @@ local function write_cell(cell)
 end
 
 local function write_head()
-   io.stdout:write(("%-22s"):format("family"))
+   io.stdout:write(("%-24s"):format("family"))
    for _, column in ipairs(COLUMNS) do
       io.stdout:write(("%" .. math.max(4, #column + 2) .. "s"):format(column))
    end

@@ -73,7 +73,7 @@ describe("the slow loader", function()
                from = span(0, 0, d), layout = replicate },
          } }]] },
       { "the rows of a vocabulary cut evenly in place of in padded pieces", "Llama-3", dense,
-         "worker 0 has 206640 live bytes, 202896 written and 3744 cleared; the loader writes 206640", [[
+         "worker 0 has 206640 live bytes, 202896 written, 3744 cleared, 0 neither; the loader writes 206640 and leaves 0", [[
          return { extends = "llama", rules = { rule "lm_head.weight" { layout = column, pad = "zero" } } }]] },
       { "experts spread round robin", "Qwen3-MoE", { tp = 2, ep = 2, pp = 1, dp = 1 },
          "worker 0: model.layers.0.mlp.experts.w2_weight differs at byte 5760 of 28800", [[
@@ -98,6 +98,16 @@ describe("the slow loader", function()
          return { extends = "llama", rules = { rule "model.norm.weight" { full = "the host scales its last norm" } } }]])
       assert.equal("396864 bytes direct, 144 bytes full; the loader takes 397008 bytes", cell.wrong)
       assert.is_true(cell.exact and cell.direct < 1)
+   end)
+
+   -- The case many_sources: more trainers hold parts of a tensor than any library's fixed fan-in.
+   it("finds every byte where 17 trainers hold the parts of one", function()
+      local case = case_of("Llama-3")
+      for _, size in ipairs({ { tp = 1, ep = 1, pp = 1, dp = 1 }, { tp = 4, ep = 1, pp = 1, dp = 1 } }) do
+         local cell = families.run(case, families.prepare(case, folder, 1), size, 1,
+            { program = program.path, trainer = { mesh = { { "fsdp", 17 } } } })
+         assert.same({ nil, 1, true, true }, { cell.wrong, cell.direct, cell.covered, cell.exact })
+      end
    end)
 
    it("tells a size that cannot be served", function()

@@ -304,6 +304,7 @@ describe("rendezvous", function()
          end
       end)
 
+      -- The case duplicate_rank.
       it("names both claimants of each rank on every rank when two deployments have one offset #2.9", function()
          local trainers, size = 2, 6
          local deployments = {{workers = 2, rank_offset = 2}, {workers = 2, rank_offset = 2}}

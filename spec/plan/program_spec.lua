@@ -252,7 +252,7 @@ local function same_number(_, number)
    return number
 end
 
-describe("uneven shards", function()
+describe("uneven shards", function() -- the case uneven_shards
    local function moves(shape, source_parts, shards, dim, parts, expected)
       local plan = plan_of({{"tp", source_parts}}, {{"tp", parts}}):add {name = "w", shape = shape, dtype = "uint8",
          source = {{axis = "tp", shard = 0}}}
@@ -286,7 +286,7 @@ describe("uneven shards", function()
    end)
 end)
 
-describe("a tensor of five dims", function()
+describe("a tensor of five dims", function() -- the case five_dims
    it("moves as one span between ranks that hold it whole", function()
       local shape = {1280, 3, 2, 14, 14}
       local plan = plan_of({2}, {2}):add {name = "visual.patch_embed.proj.weight", shape = shape, dtype = "bfloat16"}
@@ -297,7 +297,7 @@ describe("a tensor of five dims", function()
    end)
 end)
 
-describe("many sources", function()
+describe("many sources", function() -- the case many_sources
    it("make one piece each", function()
       local plan = plan_of({{"fsdp", 17}}, {1}):add {name = "w", shape = {34, 8}, dtype = "uint8",
          source = {{axis = "fsdp", shard = 0}}}

@@ -234,7 +234,8 @@ describe("a family file places", function()
    -- what, family, the trainer's name, its shape, the live name, its shape, what is said of it (up to its reason)
    local placed = {
       { "under the wrappers of FSDP and torch.compile", "llama",
-        "_fsdp_wrapped_module._orig_mod.model.layers.0._fsdp_wrapped_module.mlp.down_proj.weight", { 8, 8 }, L .. "mlp.down_proj.weight", { 8, 8 }, "direct [0:8, 0:8] -> 'model.layers.0.mlp.down_proj.weight' [:, :] ()" },
+        "_fsdp_wrapped_module._orig_mod.model.layers.0._fsdp_wrapped_module.mlp.down_proj.weight", { 8, 8 }, L .. "mlp.down_proj.weight", { 8, 8 },
+        "direct [0:8, 0:8] -> 'model.layers.0.mlp.down_proj.weight' [:, :] ()" },
       { "what PEFT wraps into a plain model", "llama", "base_model.model.model.layers.0.mlp.down_proj.base_layer.weight", { 8, 8 },
         L .. "mlp.down_proj.weight", { 8, 8 }, "direct [0:8, 0:8] -> 'model.layers.0.mlp.down_proj.weight' [:, :] ()" },
       { "what is plain into a model that serves adapters", "llama", L .. "self_attn.q_proj.weight", { 8, 8 },
@@ -339,6 +340,32 @@ describe("the rules of DeepSeek-V3", function()
       assert.equal("", resolve({ weight, scales }, 2).text)
       assert.truthy(resolve({ weight }, 2).text:find(O .. " must come with its companion " .. O .. "_scale_inv", 1, true))
       assert.truthy(resolve({ scales }, 2).text:find(O .. "_scale_inv must come with its companion " .. O .. ",", 1, true))
+   end)
+
+   -- The case missing_scale, for every kind of linear layer that the model has.
+   it("take none of the model's layers by halves", function()
+      local checked = assert(deployment.check({ model = { family = "deepseek_v3", config = deepseek({}), mtp = "served" },
+         trainer = TRAINER, worker = { mesh = { { "tp", 2 } } } }))
+      local description = assert(models.describe(checked))
+      local whole, host = description.params, cjson.encode(deployment.host(description, checked))
+      local live, state, is_there, seen, kinds = live_list(description, 0), script.new(), {}, {}, 0
+      for _, param in ipairs(whole) do
+         is_there[param.name] = true
+      end
+      for i, param in ipairs(whole) do
+         local other = param.name:match("^(.*)_scale_inv$") or param.name .. "_scale_inv"
+         local kind = param.name:gsub("%d+", "N")
+         if is_there[other] and not seen[kind] then
+            seen[kind], kinds = true, kinds + 1
+            description.params = { unpack(whole) }
+            table.remove(description.params, i)
+            local read = state:read_init_info(assert(state:seal(cjson.encode(deployment.init_info(description, checked, "localhost", 1)))))
+            local text = state:resolve(read.plan, script.live_set(live), host, "deepseek_v3").text
+            assert.truthy(text:find(("%s must come with its companion %s, which the trainer does not announce"):format(other, param.name), 1,
+               true), param.name .. ": " .. text)
+         end
+      end
+      assert.equal(2 * (5 + 3 + 3 + 3), kinds) -- attention, a dense MLP, the shared one, an expert
    end)
 
    it("cut no block in two", function()

@@ -120,7 +120,7 @@ local function deployment_of(case, checkpoint, size, number, options)
       model[key] = value
    end
    return {
-      model = model, trainer = trainers[number % #trainers + 1], worker = worker_of(size), rules = options.rules or model.family,
+      model = model, trainer = options.trainer or trainers[number % #trainers + 1], worker = worker_of(size), rules = options.rules or model.family,
       updates = 1, batches = number % 3 + 1, timeout_s = 60,
    }
 end
@@ -201,11 +201,11 @@ end
 
 -- What the loader gives for every worker: their tensors, the bytes that each took, and which checkpoint tensors were taken.
 local function load_all(case, checkpoint, size)
-   local worker, all = worker_of(size), { tensors = {}, taken = {}, bytes = 0, of = {} }
+   local worker, all = worker_of(size), { tensors = {}, taken = {}, bytes = 0, of = {}, untouched = {} }
    local family = loader.family(case.family)
    for rank = 0, size.dp * size.pp * size.tp - 1 do
-      local live, taken, bytes = loader.load(family, checkpoint.config, checkpoint.tensors, place_of(worker, size, rank))
-      all.tensors[rank], all.of[rank], all.bytes = live, bytes, all.bytes + bytes
+      local live, taken, bytes, untouched = loader.load(family, checkpoint.config, checkpoint.tensors, place_of(worker, size, rank))
+      all.tensors[rank], all.of[rank], all.untouched[rank], all.bytes = live, bytes, untouched, all.bytes + bytes
       for name in pairs(taken) do
          all.taken[name] = true
       end
@@ -234,9 +234,14 @@ local function judge(cell, run, all, folder)
    cell.direct = run.bytes_direct / all.source_bytes
    must(run.bytes_full == 0 and run.bytes_direct == all.source_bytes, "%s direct, %s full; the loader takes %s",
       count(run.bytes_direct, "bytes"), count(run.bytes_full, "bytes"), count(all.source_bytes, "bytes"))
-   cell.covered = must(#coverage.uncovered == 0 and coverage.written_bytes + coverage.padded_bytes == coverage.live_bytes
-      and coverage.written_bytes == all.of[0], "worker 0 has %d live bytes, %d written and %d cleared; the loader writes %d",
-      coverage.live_bytes, coverage.written_bytes, coverage.padded_bytes, all.of[0])
+   local uncovered = 0
+   for _, live in ipairs(coverage.uncovered) do
+      uncovered = uncovered + live.bytes
+   end
+   cell.covered = must(uncovered == all.untouched[0] and coverage.written_bytes == all.of[0]
+      and coverage.written_bytes + coverage.padded_bytes + uncovered == coverage.live_bytes,
+      "worker 0 has %d live bytes, %d written, %d cleared, %d neither; the loader writes %d and leaves %d", coverage.live_bytes,
+      coverage.written_bytes, coverage.padded_bytes, uncovered, all.of[0], all.untouched[0])
       and must(run.bytes_received == all.bytes, "the workers received %d bytes; the loader writes %d", run.bytes_received, all.bytes)
    cell.exact = true
    for rank = 0, #all.tensors do
@@ -271,7 +276,7 @@ end
 
 --- Runs a case at one size.
 -- @param number chooses the trainers' layout and the batches
--- @param options program, and for specs rules and no_verify
+-- @param options program, and for specs trainer (another layout), rules and no_verify
 -- @return a cell: case, tp, ep, pp, dp, parameters, and either unfit = why the size cannot be served (which the program must see, too),
 --    or direct (a share), covered, exact; and wrong = what is not as it must be
 function families.run(case, checkpoint, size, number, options)

@@ -37,6 +37,11 @@ local deepseek = {
 }
 local fp8 = with(deepseek, { quantization_config = { quant_method = "fp8", weight_block_size = { 16, 16 } } })
 
+local gpt_oss = {
+   num_hidden_layers = 3, hidden_size = 72, intermediate_size = 40, num_attention_heads = 16, num_key_value_heads = 2, head_dim = 8,
+   num_local_experts = 10, vocab_size = 331,
+}
+
 return {
    { name = "Llama-3", family = "llama", config = dense },
    { name = "Llama-3, tied", family = "llama", config = with(dense, { tie_word_embeddings = true, vocab_size = 1000 }), files = 2 },
@@ -54,10 +59,17 @@ return {
    { name = "Gemma-3, multimodal", family = "gemma3", config = with(gemma, { vision_config = vision }), files = 2 },
    { name = "Gemma-3, from the hub", family = "gemma3", config = with(gemma, { vision_config = vision, checkpoint_vocab_size = 585 }),
       loader = { naming = "hub" }, model = { naming = "hub" } },
+   { name = "Gemma-3, text only sent", family = "gemma3", config = with(gemma, { vision_config = vision }), model = { naming = "text" },
+      loader = { naming = "text", unsourced = function(name)
+         return name:find("^vision_tower%.") ~= nil or name:find("^multi_modal_projector%.") ~= nil
+      end } },
    { name = "Phi-3", family = "phi3", config = dense, files = 2 },
    { name = "DeepSeek-V3", family = "deepseek_v3", config = deepseek, experts = true, files = 2, loader = { serves_mtp = true },
       model = { mtp = "served" } },
    { name = "DeepSeek-V3, fp8", family = "deepseek_v3", config = fp8, experts = true },
+   { name = "GPT-OSS", family = "gpt_oss", config = gpt_oss, experts = true, files = 2 },
+   { name = "GPT-OSS, uneven units", family = "gpt_oss", config = with(gpt_oss, { intermediate_size = 37 }), experts = true,
+      loader = { live_qkv = "qkv" }, model = { live_qkv = "qkv" } },
    { name = "BERT", family = "bert", dtype = "F32", config = { num_hidden_layers = 3, hidden_size = 96, intermediate_size = 136,
       num_attention_heads = 12, vocab_size = 331, max_position_embeddings = 35, type_vocab_size = 2 } },
 }

@@ -14,7 +14,7 @@ local loader = {}
 
 local families = {
    llama = "llama", mistral = "llama", qwen2 = "llama", qwen3 = "llama", qwen3_moe = "moe", mixtral = "moe", gemma2 = "gemma",
-   gemma3 = "gemma", phi3 = "phi3", deepseek_v3 = "deepseek", bert = "bert",
+   gemma3 = "gemma", phi3 = "phi3", deepseek_v3 = "deepseek", gpt_oss = "gpt_oss", bert = "bert",
 }
 
 --- The family of that name.
@@ -46,7 +46,8 @@ local function load_one(model, name, loaded, target, shard, expert)
 end
 
 --- Loads a checkpoint (name -> tensor) on the worker at `place`.
--- @return name -> live tensor; the set of checkpoint tensors of which it took something; and the bytes that it took.
+-- @return name -> live tensor; the set of checkpoint tensors of which it took something; the bytes that it took; and those of live
+--    tensors that the trainer does not have (config.unsourced says which), and nobody writes.
 --    Raises { unfit = why } where the model cannot be served so.
 function loader.load(family, config, checkpoint, place)
    local model = host.new(place, config.dtype)
@@ -58,16 +59,18 @@ function loader.load(family, config, checkpoint, place)
          taken[name] = true
       end
    end
-   local live = {}
+   local live, untouched = {}, 0
    for _, name in ipairs(sorted(model.parameters)) do
       live[name] = model.parameters[name].live
       local loaded, missing = live[name]:loaded()
-      if missing > 0 then
+      if config.unsourced and config.unsourced(name) and loaded == 0 then
+         live[name], untouched = live[name]:unwritten(), untouched + live[name]:size()
+      elseif missing > 0 then
          error(("%s: %d of %d elements are not in the checkpoint"):format(name, missing, live[name]:count()), 0)
       end
       bytes = bytes + loaded * live[name].width
    end
-   return live, taken, bytes
+   return live, taken, bytes, untouched
 end
 
 return loader

@@ -12,9 +12,10 @@ local parts = llama.parts({
 
 local PROJECTION, NORM = "multi_modal_projector.mm_input_projection_weight", "multi_modal_projector.mm_soft_emb_norm.weight"
 
--- What two kinds of checkpoint put in front of the names: those of the module (transformers 4.52 and later), those on the hub.
+-- What three kinds of checkpoint put in front of the names: those of the module (transformers 4.52 and later), those on the hub, those
+-- of a trainer that has the text model alone.
 local function name_on_disk(config, name)
-   if not config.vision_config then
+   if not config.vision_config or config.naming == "text" then
       return name
    end
    local is_text = name:find("^model%.") or name:find("^lm_head%.")
@@ -27,6 +28,8 @@ end
 local function name_in_host(config, name)
    if not config.vision_config or config.naming == "hub" then
       return name
+   elseif config.naming == "text" then
+      return "language_model." .. name
    end
    return (name:gsub("^lm_head%.", "language_model.lm_head."):gsub("^model%.language_model%.", "language_model.model.")
       :gsub("^model%.vision_tower%.", "vision_tower."):gsub("^model%.multi_modal_projector%.", "multi_modal_projector."))
@@ -84,7 +87,7 @@ local function build_tower(model, vision)
 end
 
 local function checkpoint(config)
-   local vision = config.vision_config
+   local vision = config.naming ~= "text" and config.vision_config
    local list = llama.tensors(config, parts, function(name)
       return name_on_disk(config, name)
    end)

@@ -134,9 +134,9 @@ function host:local_experts(experts)
    return place.ep_rank * base + math.min(place.ep_rank, more), base + (place.ep_rank < more and 1 or 0)
 end
 
--- Calls each(slab of the live tensor, slab of the checkpoint's) for the experts that this worker holds and the tensor brings:
+--- Calls each(slab of the live tensor, slab of the checkpoint's) for the experts that this worker holds and the tensor brings:
 -- one (`expert` is its number) or all of them.
-local function each_expert(first, count, live, loaded, expert, each)
+function host.each_expert(first, count, live, loaded, expert, each)
    for e = first, first + count - 1 do
       if expert == nil then
          each(live:select(0, e - first), loaded:select(0, e))
@@ -153,7 +153,7 @@ function host:experts(w13, w2, experts, width, hidden, dtype)
    local mine = host.divide(width, self.place.moe_tp, "columns of an expert")
    local from = self.place.moe_tp_rank * mine
    self:parameter(w13, { count, 2 * mine, hidden }, function(live, loaded, shard, expert)
-      each_expert(first, count, live, loaded, expert, function(slab, one)
+      host.each_expert(first, count, live, loaded, expert, function(slab, one)
          if shard == "w1" or shard == "w13" then
             part(slab, one, 0, 0, from, mine)
          end
@@ -165,7 +165,7 @@ function host:experts(w13, w2, experts, width, hidden, dtype)
       end)
    end, dtype)
    self:parameter(w2, { count, hidden, mine }, function(live, loaded, _, expert)
-      each_expert(first, count, live, loaded, expert, function(slab, one)
+      host.each_expert(first, count, live, loaded, expert, function(slab, one)
          part(slab, one, 1, 0, from, mine)
       end)
    end, dtype)

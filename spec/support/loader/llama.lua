@@ -89,11 +89,11 @@ end
 
 --- Makes a decoder. parts: norms; attention(model, prefix, config) and mlp(model, prefix, config, layer) make the rest of a layer;
 -- every_stage: each pipeline stage makes what stands around the layers, used there or not. A tied head is the embedding, which the
--- last stage then has, too. within: what the host puts in front of the names.
+-- last stage then has, too. embedding: its name, where that is another. within: what the host puts in front of the names.
 function llama.decoder(model, config, parts, within)
    within = within or ""
    if model:is_first() or parts.every_stage or (config.tie_word_embeddings and model:is_last()) then
-      model:vocabulary(within .. "model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+      model:vocabulary(within .. (parts.embedding or "model.embed_tokens") .. ".weight", config.vocab_size, config.hidden_size)
    end
    local first, behind = model:layers(config.num_hidden_layers)
    for layer = first, behind - 1 do

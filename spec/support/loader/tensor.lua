@@ -151,6 +151,12 @@ function tensor:loaded()
    return self.tally[LOADED], self:count() - self.tally[LOADED] - self.tally[PADDING]
 end
 
+--- One like it, of memory that nobody wrote, as `sluice run` makes it.
+function tensor:unwritten()
+   local size = self:size()
+   return tensor.over(self.dtype, self.shape, ffi.new("uint8_t[?]", size + 1, ("\219"):rep(size)), 0)
+end
+
 --- Its bytes, row-major. For a whole tensor, not a view.
 function tensor:bytes()
    return ffi.string(self.data, self:size())
