@@ -323,7 +323,7 @@ describe("models.describe()", function()
                local tensors = materialise.worker(description, r)
                ranks[r + 1] = tensors
                local rows = 12 / tp
-               local qkv, bias = tensors["encoder.layer.0.attention.qkv.weight"], tensors["encoder.layer.0.attention.qkv.bias"]
+               local qkv, bias = tensors["encoder.layer.0.attention.self.qkv_proj.weight"], tensors["encoder.layer.0.attention.self.qkv_proj.bias"]
                for part, name in ipairs({ "query", "key", "value" }) do
                   for i = 0, rows - 1 do
                      local base = "encoder.layer.0.attention.self." .. name
@@ -348,11 +348,11 @@ describe("models.describe()", function()
                   check_whole(tensors, name, 12)
                end
                assert.same({ 12, 12 }, tensors["pooler.dense.weight"].shape)
-               assert.same({ 5, 12 }, tensors["embeddings.position_embeddings.weight"].shape)
-               assert.same({ 2, 12 }, tensors["embeddings.token_type_embeddings.weight"].shape)
                assert.equal("int64", tensors["embeddings.position_ids"].dtype)
             end
             check_vocabulary(ranks, "embeddings.word_embeddings.weight", 70, 12)
+            check_vocabulary(ranks, "embeddings.position_embeddings.weight", 5, 12)
+            check_vocabulary(ranks, "embeddings.token_type_embeddings.weight", 2, 12)
          end)
       end
 

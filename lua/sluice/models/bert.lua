@@ -1,4 +1,4 @@
---- BERT encoders (all-MiniLM-L6-v2): q, k and v fused into one qkv when served, the word embeddings cut by vocabulary.
+--- BERT encoders (all-MiniLM-L6-v2): q, k and v fused into one qkv_proj when served, each table of embeddings cut like a vocabulary.
 
 local check = require "sluice.models.check"
 local serving = require "sluice.models.serving"
@@ -18,6 +18,13 @@ local function check_workers(config, part)
    serving.check_divides(config, "num_attention_heads", sizes.tp, "tp")
    serving.check_divides(config, "intermediate_size", sizes.tp, "tp")
    serving.check_whole(config, sizes)
+   for _, key in ipairs({ "max_position_embeddings", "type_vocab_size" }) do
+      local padded = serving.padded(config[key])
+      if padded % sizes.tp ~= 0 then
+         check.fail("model.config.%s (%d, padded to %d) must divide by the workers' tp (%d) after padding", key, config[key], padded,
+            sizes.tp)
+      end
+   end
 end
 
 local function add_norm(add, prefix, shape, layer)
@@ -46,8 +53,8 @@ end
 local function params(config, add)
    local hidden = config.hidden_size
    add("embeddings.word_embeddings.weight", { config.vocab_size, hidden }, "column", "first")
-   add("embeddings.position_embeddings.weight", { config.max_position_embeddings, hidden }, "replicated", "first")
-   add("embeddings.token_type_embeddings.weight", { config.type_vocab_size, hidden }, "replicated", "first")
+   add("embeddings.position_embeddings.weight", { config.max_position_embeddings, hidden }, "column", "first")
+   add("embeddings.token_type_embeddings.weight", { config.type_vocab_size, hidden }, "column", "first")
    if config.has_position_ids then
       add("embeddings.position_ids", { 1, config.max_position_embeddings }, "buffer", "first", "int64")
    end
@@ -72,7 +79,7 @@ local function live_layer(worker, config, layer)
       for i, part in ipairs({ "query", "key", "value" }) do
          sources[i] = prefix .. "attention.self." .. part .. "." .. suffix
       end
-      worker:qkv(prefix .. "attention.qkv." .. suffix, sources, heads, heads, d, suffix == "weight" and { hidden } or {})
+      worker:qkv(prefix .. "attention.self.qkv_proj." .. suffix, sources, heads, heads, d, suffix == "weight" and { hidden } or {})
    end
    worker:part(prefix .. "attention.output.dense.weight", { hidden, hidden }, 1)
    worker:whole(prefix .. "attention.output.dense.bias", { hidden }, "replicated")
@@ -88,8 +95,8 @@ local function live(config, worker)
    local hidden = config.hidden_size
    if worker.is_first then
       worker:vocabulary("embeddings.word_embeddings.weight", config.vocab_size, hidden)
-      worker:whole("embeddings.position_embeddings.weight", { config.max_position_embeddings, hidden })
-      worker:whole("embeddings.token_type_embeddings.weight", { config.type_vocab_size, hidden })
+      worker:vocabulary("embeddings.position_embeddings.weight", config.max_position_embeddings, hidden)
+      worker:vocabulary("embeddings.token_type_embeddings.weight", config.type_vocab_size, hidden)
       if config.has_position_ids then
          worker:whole("embeddings.position_ids", { 1, config.max_position_embeddings }, nil, "int64")
       end
@@ -120,4 +127,7 @@ return {
       config.has_position_ids = holds["embeddings.position_ids"] or false
    end,
    params = params, live = live,
+   host = function(config)
+      return { max_position_embeddings = config.max_position_embeddings, type_vocab_size = config.type_vocab_size }
+   end,
 }

@@ -1,4 +1,4 @@
---- BERT encoders, all-MiniLM among them: q, k and v are one parameter when served; the word embeddings are cut as a vocabulary is.
+--- BERT encoders, all-MiniLM among them: q, k and v are one parameter when served; each table of embeddings is cut as a vocabulary is.
 
 local bert = {}
 
@@ -49,8 +49,8 @@ local function build(model, config)
    if model:is_first() then
       model:replicated("embeddings.position_ids", { 1, config.max_position_embeddings }, "I64")
       model:vocabulary("embeddings.word_embeddings.weight", config.vocab_size, hidden)
-      model:replicated("embeddings.position_embeddings.weight", { config.max_position_embeddings, hidden })
-      model:replicated("embeddings.token_type_embeddings.weight", { config.type_vocab_size, hidden })
+      model:vocabulary("embeddings.position_embeddings.weight", config.max_position_embeddings, hidden)
+      model:vocabulary("embeddings.token_type_embeddings.weight", config.type_vocab_size, hidden)
       norm("embeddings")
    end
    local first, behind = model:layers(config.num_hidden_layers)
@@ -58,8 +58,8 @@ local function build(model, config)
       if layer < first or layer >= behind then
          return
       end
-      model:qkv(prefix .. "attention.qkv.weight", heads, heads, hidden / heads, { hidden })
-      model:qkv(prefix .. "attention.qkv.bias", heads, heads, hidden / heads, {})
+      model:qkv(prefix .. "attention.self.qkv_proj.weight", heads, heads, hidden / heads, { hidden })
+      model:qkv(prefix .. "attention.self.qkv_proj.bias", heads, heads, hidden / heads, {})
       model:row(prefix .. "attention.output.dense.weight", hidden, hidden)
       model:replicated(prefix .. "attention.output.dense.bias", { hidden })
       norm(prefix .. "attention.output")
@@ -78,9 +78,9 @@ end
 local shards = { query = "q", key = "k", value = "v" }
 
 local function target(name)
-   local before, part, kind = name:match("^(.*%.attention)%.self%.(%w+)%.(%w+)$")
+   local before, part, kind = name:match("^(.*%.attention%.self)%.(%w+)%.(%w+)$")
    if before then
-      return ("%s.qkv.%s"):format(before, kind), shards[part]
+      return ("%s.qkv_proj.%s"):format(before, kind), shards[part]
    end
    return name
 end
