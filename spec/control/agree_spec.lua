@@ -46,42 +46,27 @@ describe("round", function()
 
    it("gives the judge's answer to every rank", function()
       local results = control.world(4, function(group, rank)
-         jit.off()
-         local judge = rank == 0 and ffi.cast("slc_judge", function(_, word, count, answer)
+         local judge = rank == 0 and function(_, word, count, answer)
             for i = 0, count - 1 do
                assert(word[i].rank == i and word[i].status == 0 and ffi.string(word[i].stage) == "sum")
                C.slc_buffer_append(answer, word[i].body, word[i].length)
                C.slc_buffer_append(answer, ";", 1)
             end
             return 0
-         end) or nil
+         end or nil
          return control.round(group, {stage = "sum", body = ("x"):rep(rank), judge = judge})
       end)
       all_get({status = 0, answer = ";x;xx;xxx;"}, results, 4)
    end)
 
-   it("names each side of a disagreement", function()
-      all_get({status = status.disagree, rank = 3, stage = "source",
-               text = 'source: ranks differ in source digest: ranks 0-2, 5: "abc"; ranks 3, 4: "abd"'},
-              one_round(6, function(rank)
-                 return {judge = "equal", what = "source digest", body = (rank == 3 or rank == 4) and "abd" or "abc"}
-              end), 6)
-      all_get({status = status.disagree, rank = 2, stage = "destination",
-               text = 'destination: ranks differ in words: rank 1: "a"; rank 2: 3 bytes with SHA-256 ae4b3280e56e2faf'},
-              one_round(3, function(rank)
-                 return {stage = "destination", judge = "equal", body = ({[0] = "", "a", "\0\1\2"})[rank]}
-              end), 3)
-   end)
-
    it("gives the judge's own error to every rank", function()
       local results = control.world(3, function(group, rank)
-         jit.off()
-         local judge = rank == 0 and ffi.cast("slc_judge", function(_, _, _, _, err)
+         local judge = rank == 0 and function(_, _, _, _, err)
             ffi.copy(err.stage, "data plane")
             ffi.copy(err.text, "data plane: versions differ")
             err.rank = 2
             return status.unsupported
-         end) or nil
+         end or nil
          return control.round(group, {stage = "data plane", judge = judge})
       end)
       all_get({status = status.unsupported, rank = 2, stage = "data plane", text = "data plane: versions differ"}, results, 3)
@@ -158,11 +143,10 @@ describe("round", function()
    it("carries large bodies from one rank and large answers to all", function()
       local size = 64 * 2 ^ 20
       local results = control.world(3, function(group, rank)
-         jit.off()
-         local judge = rank == 0 and ffi.cast("slc_judge", function(_, word, _, answer)
+         local judge = rank == 0 and function(_, word, _, answer)
             C.slc_buffer_append(answer, word[2].body, word[2].length)
             return 0
-         end) or nil
+         end or nil
          local body = rank == 2 and ("0123456789abcdef"):rep(size / 16) or ""
          local result = control.round(group, {body = body, judge = judge, seconds = 60})
          return {status = result.status, length = #result.answer, whole = result.answer == ("0123456789abcdef"):rep(size / 16)}
@@ -181,59 +165,50 @@ describe("round", function()
    end)
 
    describe("broken", function()
-      local function broken_by(count, culprit, act, options)
-         return control.world(count, function(group, rank)
-            if rank == culprit then
-               act(group)
-            end
-            local first = tidy(control.round(group, {stage = "update", seconds = options and options.seconds or 10}))
-            local second = tidy(control.round(group, {stage = "finish"}))
-            assert(first.text == second.text, "a broken group keeps its cause")
-            return first
-         end)
+      local function die()
+         signal.kill(unistd.getpid(), signal.SIGKILL)
       end
 
-      it("by a rank that is killed, is said on every other rank #5.9", function()
-         local results = broken_by(4, 2, function() signal.kill(unistd.getpid(), signal.SIGKILL) end)
-         for _, rank in ipairs({0, 1, 3}) do
-            assert.same({status = status.peer, rank = 2, stage = "update", text = "update: rank 2 (process) was lost: its connection ended"},
-                        results[rank])
-         end
-         assert.equal(9, results[2].signal)
-      end)
+      local function leave() end
 
-      it("by rank 0 that is killed, is said on every other rank", function()
-         local results = broken_by(4, 0, function() sleep(100) signal.kill(unistd.getpid(), signal.SIGKILL) end)
-         for rank = 1, 3 do
-            assert.same({status = status.peer, rank = 0, stage = "update", text = "update: rank 0 (process) was lost: its connection ended"},
-                        results[rank])
-         end
-      end)
+      local function wait()
+         sleep(1000)
+      end
 
-      it("by a rank that leaves", function()
-         local results = control.world(4, function(group, rank)
-            if rank == 3 then
-               return {}
+      -- Who does what in a world of how many, and what every other rank hears; `late`: rank 0 comes so many milliseconds later.
+      local cases = {
+         {"a rank that is killed #5.9", {2}, die, ranks = 4, "rank 2 (process) was lost: its connection ended"},
+         {"rank 0 that is killed #5.9", {0}, function() sleep(100) die() end, ranks = 4, "rank 0 (process) was lost: its connection ended"},
+         {"a rank that leaves", {3}, leave, ranks = 4, "rank 3 (process) has left"},
+         {"two ranks that leave", {3, 4}, leave, ranks = 5, late = 200, "ranks 3, 4 have left"},
+         {"a rank that says nothing until the deadline", {2}, wait, ranks = 4, seconds = 0.5, "no word from rank 2 (process) within 0.5 s"},
+         {"several silent ranks, all of them named", {2, 3, 5}, wait, ranks = 6, seconds = 0.5, "no word from ranks 2, 3, 5 within 0.5 s"},
+      }
+      for _, case in ipairs(cases) do
+         it("by " .. case[1] .. ", is said on every other rank", function()
+            local guilty = {}
+            for _, rank in ipairs(case[2]) do
+               guilty[rank] = true
             end
-            return tidy(control.round(group, {stage = "update"}))
-         end)
-         for rank = 0, 2 do
-            assert.same({status = status.peer, rank = 3, stage = "update", text = "update: rank 3 (process) has left"}, results[rank])
-         end
-      end)
-
-      it("by two ranks that leave", function()
-         local results = control.world(5, function(group, rank)
-            if rank >= 3 then
-               return {}
+            local results = control.world(case.ranks, function(group, rank)
+               if guilty[rank] then
+                  case[3]()
+                  return {}
+               end
+               sleep(rank == 0 and case.late or 0)
+               local first = tidy(control.round(group, {stage = "update", seconds = case.seconds or 10}))
+               local second = tidy(control.round(group, {stage = "finish"}))
+               assert(first.text == second.text, "a broken group keeps its cause")
+               return first
+            end)
+            for rank = 0, case.ranks - 1 do
+               if not guilty[rank] then
+                  assert.same({status = case.seconds and status.timeout or status.peer, rank = case[2][1], stage = "update",
+                               text = "update: " .. case[4]}, results[rank])
+               end
             end
-            sleep(rank == 0 and 200 or 0)
-            return tidy(control.round(group, {stage = "update"}))
          end)
-         for rank = 0, 2 do
-            assert.same({status = status.peer, rank = 3, stage = "update", text = "update: ranks 3, 4 have left"}, results[rank])
-         end
-      end)
+      end
 
       it("by rank 0 that leaves, before or in the round", function()
          for _, waits in ipairs({0, 1}) do
@@ -246,34 +221,6 @@ describe("round", function()
                return tidy(control.round(group, {stage = "update"}))
             end)
             assert.same({status = status.peer, rank = 0, stage = "update", text = "update: rank 0 (process) has left"}, results[1])
-         end
-      end)
-
-      it("by a rank that says nothing until the deadline", function()
-         local results = control.world(4, function(group, rank)
-            if rank == 2 then
-               sleep(1000)
-               return {}
-            end
-            return tidy(control.round(group, {stage = "update", seconds = 0.5}))
-         end)
-         for _, rank in ipairs({0, 1, 3}) do
-            assert.same({status = status.timeout, rank = 2, stage = "update", text = "update: no word from rank 2 (process) within 0.5 s"},
-                        results[rank])
-         end
-      end)
-
-      it("by several silent ranks, all of them named", function()
-         local results = control.world(6, function(group, rank)
-            if rank >= 2 and rank ~= 4 then
-               sleep(1000)
-               return {}
-            end
-            return tidy(control.round(group, {stage = "update", seconds = 0.5}))
-         end)
-         for _, rank in ipairs({0, 1, 4}) do
-            assert.same({status = status.timeout, rank = 2, stage = "update", text = "update: no word from ranks 2, 3, 5 within 0.5 s"},
-                        results[rank])
          end
       end)
 
@@ -498,14 +445,13 @@ describe("round", function()
    it("serves the other ranks while one reads nothing", function()
       local reader, writer = unistd.pipe()
       local results = control.world(4, function(group, rank)
-         jit.off()
-         local judge = rank == 0 and ffi.cast("slc_judge", function(_, _, _, answer)
+         local judge = rank == 0 and function(_, _, _, answer)
             local block = ("z"):rep(2 ^ 20)
             for _ = 1, 32 do
                C.slc_buffer_append(answer, block, #block)
             end
             return 0
-         end) or nil
+         end or nil
          if rank == 3 then
             -- Speaks its word, then reads nothing until the others have told that they are done.
             control.send(C.slc_channel_fd(group.channel[0]),

@@ -208,7 +208,7 @@ static sluice_status hold_round(slc_group *group, uint8_t kind, sluice_error *er
     };
     switch (kind % 5) {
     case 0:
-        status = slc_group_round(group, "source", NULL, DIGEST, 64, slc_judge_equal, "digest", &answer, deadline, error);
+        status = slc_group_round(group, "source", NULL, DIGEST, 64, NULL, NULL, &answer, deadline, error);
         break;
     case 1:
         status = slc_group_exchange(group, "connect", NULL, "card", 4, wanted, 2, &answer, cards, lengths, deadline, error);

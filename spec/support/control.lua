@@ -84,16 +84,38 @@ function control.join(options)
    return group[0]
 end
 
---- One round. options: stage ("source"), mine (an error), body (""), judge ("equal" or a C function), what, seconds (10).
+-- Every body must be that of the first rank that gives one.
+local function same_bodies(_, word, count, _, err)
+   local first
+   for i = 0, count - 1 do
+      local body = word[i].length > 0 and ffi.string(word[i].body, word[i].length)
+      first = first or body
+      if body and body ~= first then
+         err.rank = word[i].rank
+         ffi.copy(err.stage, word[i].stage)
+         ffi.copy(err.text, ffi.string(word[i].stage) .. ": bodies differ")
+         return control.status.disagree
+      end
+   end
+   return 0
+end
+
+--- One round. options: stage ("source"), mine (an error), body (""), judge (on rank 0: a Lua function, or "equal"), seconds (10).
 -- Returns the outcome; on success its `answer` is the answer.
 function control.round(group, options)
    local C = control.open()
    local answer, err = ffi.new("slc_buffer"), inside.error()
    local body = options.body or ""
-   local judge = options.judge == "equal" and C.slc_judge_equal or options.judge
-   local what = options.what and ffi.new("char[?]", #options.what + 1, options.what)
-   local status = C.slc_group_round(group, options.stage or "source", options.mine, body, #body, judge, what, answer,
+   local judge = group.rank == 0 and options.judge or nil
+   if judge then
+      jit.off() -- it is called from inside of a call
+      judge = ffi.cast("slc_judge", judge == "equal" and same_bodies or judge)
+   end
+   local status = C.slc_group_round(group, options.stage or "source", options.mine, body, #body, judge, nil, answer,
                                     C.slc_deadline_in(options.seconds or 10), err)
+   if judge then
+      judge:free()
+   end
    if status ~= 0 then
       return control.outcome(status, err)
    end

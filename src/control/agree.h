@@ -49,12 +49,6 @@ sluice_status slc_group_say(slc_group *group, const char *stage, const sluice_er
 bool slc_group_recalled(slc_group *group);
 
 /*
- * A judge for the commonest case: every body must equal that of the lowest rank with a non-empty one; empty bodies agree
- * with anything. context is NULL or a const char * that names what is compared ("destination digest").
- */
-sluice_status slc_judge_equal(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error);
-
-/*
  * Each rank gives a card and lists the ranks whose cards it wants; each gets just those. cards[i] and lengths[i] answer
  * wanted[i] and point into *store, which the caller clears. Counts as one round.
  */
