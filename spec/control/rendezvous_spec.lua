@@ -57,26 +57,24 @@ describe("rendezvous", function()
          end)
       end
 
-      it("both kinds of address under ::", function()
+      local function meets(options, late)
          local free = control.free_port()
          all_agree(world.run(3, function(rank)
-            return join({rank = rank, world = 3, address = ({[0] = "::", "127.0.0.1", "::1"})[rank], port = free, listen_fd = -1, insecure = true})
+            sleep(rank == late and 300 or 0)
+            return join({rank = rank, world = 3, port = free, listen_fd = -1, address = options[rank], insecure = true})
          end), 0, 2)
+      end
+
+      it("both kinds of address under ::", function()
+         meets({[0] = "::", "127.0.0.1", "::1"})
       end)
 
       it("rank 0 that comes last", function()
-         local free = control.free_port()
-         all_agree(world.run(3, function(rank)
-            sleep(rank == 0 and 300 or 0)
-            return join({rank = rank, world = 3, port = free, listen_fd = -1})
-         end), 0, 2)
+         meets({}, 0)
       end)
 
       it("a rank that comes late", function()
-         all_agree(world.run(3, function(rank)
-            sleep(rank == 2 and 300 or 0)
-            return join({rank = rank, world = 3})
-         end), 0, 2)
+         meets({}, 2)
       end)
    end)
 
@@ -156,26 +154,19 @@ describe("rendezvous", function()
          return results[2]
       end
 
-      it("a rank outside the world #2.10", function()
-         assert.same({frame = {version = 1, type = control.frame_type.refuse},
-                      said = {status = status.invalid, rank = 2 ^ 32 - 1, stage = "rendezvous",
-                              text = "rendezvous: refused: rank (5) must be in [0, 2)"}},
-                     with_claimant(control.join_frame({rank = 5, world = 2})))
-      end)
-
-      it("another world size", function()
-         assert.same({frame = {version = 1, type = control.frame_type.refuse},
-                      said = {status = status.disagree, rank = 2 ^ 32 - 1, stage = "rendezvous",
-                              text = "rendezvous: refused: rank 1 has world size 3, rank 0 has 2"}},
-                     with_claimant(control.join_frame({rank = 1, world = 3})))
-      end)
-
-      it("another protocol version, in that version #2.11", function()
-         assert.same({frame = {version = 9, type = control.frame_type.refuse},
-                      said = {status = status.unsupported, rank = 2 ^ 32 - 1, stage = "rendezvous",
-                              text = "rendezvous: refused: it speaks protocol version 9, rank 0 speaks 1"}},
-                     with_claimant(control.join_frame({rank = 1, world = 2, version = 9})))
-      end)
+      local claimants = {
+         {"a rank outside the world #2.10", {rank = 5, world = 2}, status.invalid, "rank (5) must be in [0, 2)"},
+         {"another world size", {rank = 1, world = 3}, status.disagree, "rank 1 has world size 3, rank 0 has 2"},
+         {"another protocol version, in that version #2.11", {rank = 1, world = 2, version = 9}, status.unsupported,
+          "it speaks protocol version 9, rank 0 speaks 1"},
+      }
+      for _, case in ipairs(claimants) do
+         it(case[1], function()
+            assert.same({frame = {version = case[2].version or 1, type = control.frame_type.refuse},
+                         said = {status = case[3], rank = 2 ^ 32 - 1, stage = "rendezvous", text = "rendezvous: refused: " .. case[4]}},
+                        with_claimant(control.join_frame(case[2])))
+         end)
+      end
 
       it("a real rank with another world size", function()
          local results = world.run(3, function(child)

@@ -124,6 +124,29 @@ describe("engine", function()
       end)
    end)
 end)
+describe("what a host registers", function()
+   it("is refused by name, under the name of that stage", function()
+      local self = host.create {rank = 0}
+      self:live("w", {2})
+      local cases = {
+         {self.live, {"", {2}}, "live[1] has no name"},
+         {self.live, {"w", {2}}, "live 'w' is registered twice"},
+         {self.live, {"v", {2}, {dtype = "float31"}}, "live tensor 'v': dtype (float31) must be a torch name such as bfloat16"},
+         {self.live, {"v", {-1}}, "live 'v' shape[0] (-1) must not be negative"},
+         {self.source, {"", {1}}, "a source needs a name and a dtype"},
+         {self.source, {"v", {1}, "f32"}, "source 'v': dtype (f32) must be a torch name such as bfloat16"},
+         {self.describe, {"[1]"}, "the host's description ([1]) must be a JSON object"},
+         {self.describe, {"{"}, "the host's description: JSON byte 1 (the end) must be a key in quotes"},
+         {self.describe, {"{}\0"}, "the host description must be a JSON object without zero bytes"},
+      }
+      for _, case in ipairs(cases) do
+         local err = host.refused(case[1], self, unpack(case[2]))
+         assert.equal("register: " .. case[3], err and err.text)
+      end
+      self:destroy()
+   end)
+end)
+
 describe("init", function()
    it("names the first position and both names when lists differ in order (case order_differs) #2.3", function()
       local results = run(function(self, rank, port)

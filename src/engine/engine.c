@@ -1,4 +1,5 @@
 /* engine.c: creating an engine and telling it what this rank owns. Nothing here talks to another rank. */
+#include "control/word.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -241,10 +242,11 @@ sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size
     status = slc_script_create(&engine->log, &script, error);
     if (status != SLUICE_OK)
         return status;
-    status = slc_script_describe_host(script, json, length, error);
+    sluice_error found = SLUICE_ERROR_INIT; /* said under the stage where rules read it; here it is the host that calls */
+    status = slc_script_describe_host(script, json, length, &found);
     slc_script_destroy(script);
     if (status != SLUICE_OK)
-        return status;
+        return slc_fail(error, status, STAGE, "%s", slc_word_bare(found.stage, found.text));
     char *copy = slc_allocate(length + 1);
     if (copy == NULL)
         return slc_fail_memory(error, STAGE, "the host description", length + 1);
