@@ -132,7 +132,6 @@ describe("what a host registers", function()
          {self.live, {"", {2}}, "live[1] has no name"},
          {self.live, {"w", {2}}, "live 'w' is registered twice"},
          {self.live, {"v", {2}, {dtype = "float31"}}, "live tensor 'v': dtype (float31) must be a torch name such as bfloat16"},
-         {self.live, {"v", {-1}}, "live 'v' shape[0] (-1) must not be negative"},
          {self.source, {"", {1}}, "a source needs a name and a dtype"},
          {self.source, {"v", {1}, "f32"}, "source 'v': dtype (f32) must be a torch name such as bfloat16"},
          {self.describe, {"[1]"}, "the host's description ([1]) must be a JSON object"},
