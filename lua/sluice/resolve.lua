@@ -15,6 +15,7 @@ local resolve = {}
 local DIRECT, FULL, ALIAS, SKIP = 1, 2, 3, 4
 local DEFAULT = "default resolver"
 local NO_PINS = {}
+local MOST_TARGETS = 64 -- as resolve.c
 
 --- The place of a decision that no rule made.
 resolve.DEFAULT = DEFAULT
@@ -189,13 +190,19 @@ local function set_targets(context, entry, matcher, param)
    if where then
       pins, pins_key = target.pins(where, pin_matcher, param.canonical)
    end
-   local targets = {}
+   local targets, count = {}, 0
    for i, strip in ipairs(entry.said.strips) do
       local into = entry.said.into[i]
       local live = rule.live_name(context.set, into and into(matcher, param.canonical, entry.bound) or param.canonical)
-      local template = target.template(context, strip, entry, matcher, param, pins, pins_key)
-      check_live(context, entry.said, param, live, template)
-      targets[2 * i - 1], targets[2 * i] = live, template.id
+      local templates = target.templates(context, strip, entry, matcher, param, pins, pins_key)
+      for copy = 1, #templates do
+         check_live(context, entry.said, param, live, templates[copy])
+         count = count + 2
+         targets[count - 1], targets[count] = live, templates[copy].id
+      end
+   end
+   if count > 2 * MOST_TARGETS then
+      fail(entry.said, param, "goes to %d places; %d are allowed", count / 2, MOST_TARGETS)
    end
    param.targets = targets
 end

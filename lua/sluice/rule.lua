@@ -119,6 +119,11 @@ local function add_where(set, made)
    end
    local picks, pattern = rule_body.picks_in(made.pins), read_pattern(made.pattern, complain)
    rule_body.check_picks(picks, pattern, complain)
+   for _, pick in ipairs(picks) do
+      if pick.several then
+         complain(('pick("%s") must give one number each: copies are for rules'):format(pick.capture))
+      end
+   end
    count(set, made.place, pattern)
    set.pins = set.pins or new_matcher(set)
    local said = { place = made.place, pattern = made.pattern, names = pattern.names }

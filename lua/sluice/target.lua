@@ -34,16 +34,35 @@ local function picked(pick, entry, matcher, said, name)
    return value
 end
 
--- What each pick of a list gives for this name, and a text that is equal where all give the same.
+-- What each pick of a list gives for this name, a text that is equal where all give the same, and how many copies there are
+-- where a pick gives a list.
 local function pick_all(picks, entry, matcher, said, name)
    if #picks == 0 then
       return picks, ""
    end
-   local numbers = {}
+   local numbers, copies, key = {}, nil, nil
    for i, pick in ipairs(picks) do
-      numbers[i] = picked(pick, entry, matcher, said, name)
+      local number = picked(pick, entry, matcher, said, name)
+      if type(number) == "table" then
+         if copies and copies ~= #number then
+            fail(said, name, "is picked %d and %d copies of", copies, #number)
+         end
+         copies, key = #number, (key or "") .. table.concat(number, "+") .. ","
+      else
+         key = key and key .. number .. "," or #picks == 1 and number or number .. ","
+      end
+      numbers[i] = number
    end
-   return numbers, #picks == 1 and numbers[1] or table.concat(numbers, ",")
+   return numbers, key, copies
+end
+
+-- The numbers of one copy.
+local function of_copy(numbers, copy)
+   local own = {}
+   for i, number in ipairs(numbers) do
+      own[i] = type(number) == "table" and number[copy] or number
+   end
+   return own
 end
 
 -- The list with its picks replaced by the numbers that they gave.
@@ -239,23 +258,29 @@ local function joined(pins, placements)
    return list
 end
 
---- The template of one strip for one parameter.
+local function make_for(context, strip, said, param, pins, numbers)
+   local at, placements = settle(strip.at, strip.picks, numbers), joined(pins, settle(strip.layout, strip.picks, numbers))
+   if strip.zero then
+      return make_clearing(context, said, param, at, placements)
+   end
+   return make(context, strip, said, param, at, settle(strip.from, strip.picks, numbers), placements)
+end
+
+--- The templates of one strip for one parameter: one, or as many as its picks give copies.
 -- @param context { plan =, meshes = }
 -- @param strip of rule.lua
 -- @param entry of rule.lua, right after its matcher found the parameter's canonical name
 -- @param pins settled pins that a `where` adds, and their text
--- @return { id =, everywhere = whether each worker surely holds elements }
-function target.template(context, strip, entry, matcher, param, pins, pins_key)
+-- @return list of { id =, everywhere = whether each worker surely holds elements }
+function target.templates(context, strip, entry, matcher, param, pins, pins_key)
    local said, name = entry.said, param.canonical
-   local numbers, key = pick_all(strip.picks, entry, matcher, said, name)
+   local numbers, key, copies = pick_all(strip.picks, entry, matcher, said, name)
    key = param.shape_key .. "|" .. pins_key .. "|" .. key
    local found = strip.templates[key]
    if not found then
-      local at, placements = settle(strip.at, strip.picks, numbers), joined(pins, settle(strip.layout, strip.picks, numbers))
-      if strip.zero then
-         found = make_clearing(context, said, param, at, placements)
-      else
-         found = make(context, strip, said, param, at, settle(strip.from, strip.picks, numbers), placements)
+      found = {}
+      for copy = 1, copies or 1 do
+         found[copy] = make_for(context, strip, said, param, pins, copies and of_copy(numbers, copy) or numbers)
       end
       strip.templates[key] = found
    end

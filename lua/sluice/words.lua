@@ -190,18 +190,26 @@ end
 
 -- ---- numbers ----
 
--- The entry of a list that the captured number names, counted from 0.
+-- The entry of a list that the captured number names, counted from 0; an entry may itself be a list, one for each copy.
 local function pick(capture, list)
    if type(capture) ~= "string" or not capture:find("^[%a_][%w_]*$") then
       raise("pick (%s) must begin with the name of a capture", shown(capture))
    elseif type(list) ~= "table" or kinds[list] or #list == 0 then
       raise('pick("%s") (%s) needs a list of numbers', capture, shown(list))
    end
-   local copy = {}
+   local copy, several = {}, false
    for i = 1, #list do
-      copy[i] = integer(list[i], ('pick("%s")[%d]'):format(capture, i - 1), 0)
+      copy[i] = list[i]
+      if type(list[i]) == "table" and not kinds[list[i]] and #list[i] > 0 then
+         copy[i], several = {}, true
+         for k = 1, #list[i] do
+            copy[i][k] = integer(list[i][k], ('pick("%s")[%d][%d]'):format(capture, i - 1, k - 1), 0)
+         end
+      else
+         integer(list[i], ('pick("%s")[%d]'):format(capture, i - 1), 0)
+      end
    end
-   return made("pick", { capture = capture, list = copy })
+   return made("pick", { capture = capture, list = copy, several = several })
 end
 
 local function divide(a, b)
@@ -251,10 +259,55 @@ local function even_counts(total, ranks)
    return counts
 end
 
+-- Adds what one more rank holds: the first time a thing comes its number stands alone, then a list of them.
+local function add_held(held, thing, number)
+   local before = held[thing + 1]
+   if before == nil then
+      held[thing + 1] = number
+   elseif type(before) == "table" then
+      before[#before + 1] = number
+   else
+      held[thing + 1] = { before, number }
+   end
+end
+
+-- The same from lists of what each rank holds, by number, in its order; a thing may have several copies.
+local function spread_lists(lists)
+   local owner, position, most, sum = {}, {}, -1, 0
+   for rank = 1, #lists do
+      local list = lists[rank]
+      if type(list) ~= "table" or kinds[list] then
+         raise("spread[%d] (%s) must be a list of what rank %d holds", rank - 1, shown(list), rank - 1)
+      end
+      sum = sum + #list
+      if sum > MOST_SPREAD then
+         raise("spread (%.0f) must be at most %.0f things", sum, MOST_SPREAD)
+      end
+      for i = 1, #list do
+         local thing = integer(list[i], ("spread[%d][%d]"):format(rank - 1, i - 1), 0, MOST_SPREAD)
+         most = math.max(most, thing)
+         add_held(owner, thing, rank - 1)
+         add_held(position, thing, i - 1)
+      end
+   end
+   for thing = 0, most do
+      if owner[thing + 1] == nil then
+         raise("spread: no rank holds %.0f, but one holds %.0f", thing, most)
+      end
+   end
+   return { owner = owner, position = position }
+end
+
 -- Which rank owns each of `total` things in order, and as which of its own: the first ranks hold one more where it does not
--- divide. A list instead of a number says how many each rank holds.
+-- divide. A list instead of a number says how many each rank holds, a list of lists which ones.
 local function spread(total, ranks)
-   local counts = type(total) == "table" and not kinds[total] and total or even_counts(total, ranks)
+   local is_list = type(total) == "table" and not kinds[total]
+   if is_list and ranks ~= nil and #total ~= integer(ranks, "spread: over", 1, MOST_SPREAD) then
+      raise("spread has a list of %.0f ranks for %.0f", #total, ranks)
+   elseif is_list and type(total[1]) == "table" then
+      return spread_lists(total)
+   end
+   local counts = is_list and total or even_counts(total, ranks)
    local owner, position, sum = {}, {}, 0
    for rank = 1, #counts do
       sum = sum + integer(counts[rank], ("spread[%d]"):format(rank - 1), 0, MOST_SPREAD)

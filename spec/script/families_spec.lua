@@ -272,11 +272,32 @@ describe("packed experts", function()
    local LOCAL, FIRST = { 3, 3, 2, 2 }, { 0, 3, 6, 8 }
    local P = "model.layers.0.mlp.experts."
 
-   local function resolve(params)
+   local function resolve(params, told)
       return resolving.resolve({ axes = { { "dp", EP } }, meshes = { { name = "expert", axes = { { "ep", EP } } } }, params = params,
-         host = host, rules = "qwen3_moe",
+         host = told or host, rules = "qwen3_moe",
          live = { { name = P .. "w13_weight", shape = { LOCAL[1], 2 * IM, H } }, { name = P .. "w2_weight", shape = { LOCAL[1], H, IM } } } })
    end
+
+   it("follow the host's map one by one, also into several copies, and go whole to its loader packed", function()
+      local map = { { 9, 0, 1 }, { 2, 3, 9 }, { 4, 5, 6 }, { 7, 8, 0 } }
+      local params = {}
+      for e = 0, E - 1 do
+         params[e + 1] = { name = ("%s%d.up_proj.weight"):format(P, e), shape = { IM, H } }
+      end
+      local moved = { expert_map = map }
+      for key, value in pairs(host) do
+         moved[key] = value
+      end
+      local got = resolve(params, moved)
+      assert.equal("", got.text)
+      local function line(e)
+         return got.by[("%s%d.up_proj.weight"):format(P, e)].line:gsub(", because.*", ""):gsub("'.-'", "'x'")
+      end
+      assert.equal("direct [0:8, 0:6] -> 'x' [2, 8:16, :] (ep=0) of 'x'", line(1))
+      assert.equal("direct [0:8, 0:6] -> 'x' [0, 8:16, :] (ep=0) of 'x'; [0:8, 0:6] -> 'x' [2, 8:16, :] (ep=1) of 'x'", line(9))
+      got = resolve({ { name = P .. "gate_up_proj", shape = { E, 2 * IM, H } } }, moved)
+      assert.equal("the host places experts by a map, which a packed tensor cannot follow", got.by[P .. "gate_up_proj"].reason)
+   end)
 
    it("are cut between the workers as experts that come one by one", function()
       local got = resolve({ { name = P .. "gate_up_proj", shape = { E, 2 * IM, H } }, { name = P .. "down_proj", shape = { E, H, IM } } })

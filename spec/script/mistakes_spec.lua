@@ -119,6 +119,9 @@ describe("a mistake is told with its place:", function()
       { '{ at = span(0, (share(3, 8))) }', "3 cannot be repeated over 8 ranks: the ranks must divide by it" },
       { '{ at = span(0, spread(1e9, 2).owner[1]) }', "spread (1000000000) must be an integer from 1 to 1048576" },
       { '{ at = span(0, spread({ 1e6, 1e6 }).owner[1]) }', "spread (2000000) must be at most 1048576 things" },
+      { '{ at = span(0, spread({ { 0 }, { 2 } }).owner[1]) }', "spread: no rank holds 1, but one holds 2" },
+      { '{ at = span(0, spread({ { 0 }, 5 }).owner[1]) }', "spread[1] (5) must be a list of what rank 1 holds" },
+      { '{ at = span(0, spread({ 1, 2 }, 4).owner[1]) }', "spread has a list of 2 ranks for 4" },
       { '{ at = span(0, required "hidden_size") }', "the host's description must say 'hidden_size'" },
       { '{ at = span(0, host.hiden_size) }', "the host's description has no 'hiden_size' (did you mean hidden_size?)" },
       { '{ at = span(0, axes.tpp) }', "'tpp' is no axis of the workers' meshes, nor dp, pp, cp, tp, ep or fsdp (did you mean tp?)" },
@@ -190,6 +193,13 @@ describe("a mistake is told with its place:", function()
       assert.equal('destination: FILE:3: rule "e.{e}": e.2 has {e} = 2; pick("e") has entries 0 to 1', resolve("e.2"))
       assert.equal('destination: FILE:3: rule "e.{e}": e.x has {e} = x; pick("e") has entries 0 to 1', resolve("e.x"))
       assert.equal('destination: FILE:3: rule "e.{e}": e.-1 has {e} = -1; pick("e") has entries 0 to 1', resolve("e.-1"))
+   end)
+
+   it("picks that give different numbers of copies, or copies to a pin that stands for a name", function()
+      assert.equal('destination: FILE:3: rule "e.{e}": e.0 is picked 2 and 3 copies of', note(with_rule(
+         '{ at = index(0, pick("e", {{0, 1}})), layout = pin("ep", pick("e", {{0, 1, 2}})) }', { pattern = "e.{e}", params = { "e.0" } }).text))
+      assert.equal('destination: FILE:1: where "e.{e}": pick("e") must give one number each: copies are for rules', note(resolving.resolve({
+         params = {}, text = 'return { pins = { where "e.{e}" (pin("ep", pick("e", { {0, 1} }))) } }' }).text))
    end)
 
    it("axes that no mesh has together", function()

@@ -73,6 +73,9 @@ describe("a rule", function()
    writes("is held whole where the axis of first has one rank", '{ layout = first "tp" }', {}, "direct [0:8, 0:16] -> 'w' [:, :] ()")
    writes("clears what the trainer lacks when it comes", '{ layout = { pin("pp", 1), row }, {}, { into = "b", at = span(0, 4, 4), zero = true } }',
       { axes = { { "pp", 2 }, { "tp", 2 } } }, "direct [0:8, 0:16] -> 'w' [:, :] (pp=1, tp:1); zeros -> 'b' [4:8] (pp=1)")
+   writes("goes to each copy that a pick lists", '{ into = "x", at = index(0, pick("e", {0, {1, 0}})), layout = pin("ep", pick("e", {0, {0, 1}})) }',
+      { pattern = "e.{e}", params = { "e.1" }, axes = { { "ep", 2 } }, live = { { name = "x", shape = { 2, 8, 8 } } } },
+      "direct [0:8, 0:8] -> 'x' [1, :, :] (ep=0); [0:8, 0:8] -> 'x' [0, :, :] (ep=1)", "e.1")
    writes("goes whole for a reason", '{ full = "the host wants it" }', { live = {} }, "full")
    writes("goes nowhere for a reason", '{ skip = "not served" }', { live = {} }, "skip")
    writes("is another's alias", '{ alias = "v" }', { params = { "w", "v" }, live = { "v" }, pattern = 'v" {}, rule "w' }, "alias of 'v'")
@@ -217,6 +220,9 @@ describe("a rule file", function()
             local s = spread(10, 4)
             assert(table.concat(s.owner) == "0001112233" and table.concat(s.position) == "0120120101")
             assert(table.concat(spread({ 2, 0, 1 }).owner) == "002")
+            local map = spread({ { 2, 0 }, { 1, 2 } }, 2) -- 2 has a copy on either rank
+            assert(map.owner[1] == 0 and map.owner[2] == 1 and map.owner[3][1] == 0 and map.owner[3][2] == 1)
+            assert(map.position[1] == 1 and map.position[2] == 0 and map.position[3][1] == 0 and map.position[3][2] == 1)
             return {}
          ]] })
       assert.equal("", got.text)

@@ -14,7 +14,7 @@ local shared = divide((host.n_shared_experts or 0) * im, tp)
 -- Over an ep axis whole experts are spread, otherwise each is cut over tp.
 local moe_tp = ep > 1 and 1 or tp
 local expert = divide(im, moe_tp)
-local where_is = spread(required "num_experts", ep)
+local where_is = spread(host.expert_map or required "num_experts", ep)
 local owner, slab = pin("ep", pick("e", where_is.owner)), index(0, pick("e", where_is.position))
 local expert_column, expert_row = ep > 1 and owner or { owner, column }, ep > 1 and owner or { owner, row }
 

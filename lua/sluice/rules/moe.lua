@@ -3,7 +3,7 @@
 
 local experts = required "num_experts"
 local ep = axes.ep
-local where_is = spread(experts, ep)
+local where_is = spread(host.expert_map or experts, ep)
 local owner = pin("ep", pick("e", where_is.owner))
 local slab = index(0, pick("e", where_is.position))
 
@@ -13,7 +13,8 @@ local gate = divide(im, tp)
 local expert_column = ep > 1 and owner or { owner, column }
 local expert_row = ep > 1 and owner or { owner, row }
 
--- The packed form brings all experts of a layer in one tensor.
+-- The packed form brings all experts of a layer in one tensor; where the host has moved experts about, its loader takes it.
+local moved = host.expert_map and "the host places experts by a map, which a packed tensor cannot follow"
 local packed = shard("ep", 0, { split = "balanced" })
 local packed_column = ep > 1 and packed or { packed, shard("tp", 1) }
 local packed_row = ep > 1 and packed or { packed, shard("tp", 2) }
@@ -34,12 +35,14 @@ return {
       rule "model.layers.{l}.mlp.experts.{e}.down_proj.weight" {
          into = stacks .. ".w2_weight", at = slab, layout = expert_row },
 
-      rule "model.layers.{l}.mlp.experts.gate_up_proj" {
+      moved and rule "model.layers.{l}.mlp.experts.gate_up_proj" { full = moved, into = stacks .. ".w13_weight" },
+      moved and rule "model.layers.{l}.mlp.experts.down_proj" { full = moved, into = stacks .. ".w2_weight" },
+      not moved and rule "model.layers.{l}.mlp.experts.gate_up_proj" {
          into = stacks .. ".w13_weight", layout = packed_column,
          { from = span(1, 0, im), at = span(1, 0, gate) },
          { from = span(1, im, im), at = span(1, gate, gate) },
       },
-      rule "model.layers.{l}.mlp.experts.down_proj" {
+      not moved and rule "model.layers.{l}.mlp.experts.down_proj" {
          into = stacks .. ".w2_weight", layout = packed_row },
    },
 }
