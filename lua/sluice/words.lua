@@ -4,92 +4,23 @@
 
 jit.off(true, true)
 
-local check = require "sluice.check"
 local default = require "sluice.default"
 local match = require "sluice.match"
 local nearest = require "sluice.nearest"
-local sandbox = require "sluice.sandbox"
+local numbers = require "sluice.numbers"
+local sealed = require "sluice.sealed"
 
 local words = {}
 
 local MOST_DIM = 7
-local LARGEST = 2 ^ 53
 local MOST_RANKS = 2 ^ 31 - 1
-local MOST_SPREAD = 2 ^ 20
 
--- What kind of value a table made by a word is. Rule code cannot reach this, and so cannot make such values by hand. It
--- holds an empty table for each: what was checked when it was made cannot be changed afterwards.
-local kinds = setmetatable({}, { __mode = "k" })
-local opened = setmetatable({}, { __mode = "k" })
-local SEALED = {}
+local kind, made, place, raise, shown, integer = sealed.kind, sealed.make, sealed.place, sealed.raise, sealed.shown, sealed.integer
 
-local function made(kind, value)
-   local handle = setmetatable({}, SEALED)
-   kinds[value], kinds[handle], opened[handle] = kind, kind, value
-   return handle
-end
-
---- The value behind what a word gave to rule code.
-function words.value(handle)
-   return opened[handle]
-end
-
---- The kind of a value that a word made ("rule", "span", "shard", ...), nil for any other value.
-function words.kind(value)
-   return (type(value) == "table" or type(value) == "function") and kinds[value] or nil
-end
-
--- Whether a chunk is Sluice's own, which no rule's author wrote.
-local function is_own(source)
-   return source:find("^@sluice/") and not source:find("^@sluice/rules/")
-end
-
--- "file:line" of the rule code that is running.
-local function place()
-   for level = 2, 60 do
-      local frame = debug.getinfo(level, "Sl")
-      if not frame then
-         break
-      elseif frame.currentline > 0 and not is_own(frame.source) then
-         return frame.source:sub(2) .. ":" .. frame.currentline
-      end
-   end
-   return "a rule file"
-end
-
-words.place = place
-
-local function raise(text, ...)
-   sandbox.raise(place() .. ": " .. text:format(...))
-end
-
-function SEALED.__newindex(handle)
-   raise("a %s cannot be changed; make another one", kinds[handle])
-end
-
-local function shown(value)
-   if type(value) == "string" then
-      return '"' .. check.shorten(value) .. '"'
-   elseif type(value) == "number" and value == math.floor(value) and math.abs(value) <= LARGEST then
-      return ("%.0f"):format(value)
-   elseif kinds[value] then
-      return "a " .. kinds[value]
-   end
-   return type(value) == "number" and ("%.14g"):format(value) or type(value) == "boolean" and tostring(value) or type(value)
-end
-
-words.shown = shown
-
-local function integer(value, what, low, high)
-   if type(value) ~= "number" or value ~= math.floor(value) or value < low or value > (high or LARGEST) then
-      raise("%s (%s) must be an integer%s", what, shown(value),
-         high and high < LARGEST and (" from %.0f to %.0f"):format(low, high) or (" of at least %.0f"):format(low))
-   end
-   return value
-end
+words.kind, words.value, words.shown, words.place = sealed.kind, sealed.open, sealed.shown, sealed.place
 
 local function integer_or_pick(value, what, low)
-   return words.kind(value) == "pick" and opened[value] or integer(value, what, low)
+   return kind(value) == "pick" and sealed.open(value) or integer(value, what, low)
 end
 
 -- ---- rules ----
@@ -101,12 +32,12 @@ local function rule(pattern)
       raise("rule (%s) must be followed by a pattern in quotes", shown(pattern))
    end
    local function body(table_)
-      if type(table_) ~= "table" or kinds[table_] then
+      if type(table_) ~= "table" or kind(table_) then
          raise('rule "%s" (%s) must be followed by a table in braces', pattern, shown(table_))
       end
       return made("rule", { pattern = pattern, body = table_, place = where })
    end
-   kinds[body] = "rule without braces"
+   sealed.mark(body, "rule without braces")
    return body
 end
 
@@ -119,10 +50,10 @@ local function where(pattern)
    return function(...)
       local pins = { ... }
       for i = 1, select("#", ...) do
-         if words.kind(pins[i]) ~= "pin" then
+         if kind(pins[i]) ~= "pin" then
             raise('where "%s" (%s) must be followed by pins', pattern, shown(pins[i]))
          end
-         pins[i] = opened[pins[i]]
+         pins[i] = sealed.open(pins[i])
       end
       return made("where", { pattern = pattern, pins = pins, place = at })
    end
@@ -163,7 +94,7 @@ local function shard_word(known_axis)
                raise('shard: split (%s) must be "ceil" or "balanced"', shown(option))
             end
          else
-            integer(option, "shard: " .. key, 1, key == "parts" and MOST_RANKS or LARGEST)
+            integer(option, "shard: " .. key, 1, key == "parts" and MOST_RANKS or sealed.largest)
          end
          value[key] = option
       end
@@ -188,139 +119,6 @@ local function pin_word(known_axis)
    end
 end
 
--- ---- numbers ----
-
--- The entry of a list that the captured number names, counted from 0; an entry may itself be a list, one for each copy.
-local function pick(capture, list)
-   if type(capture) ~= "string" or not capture:find("^[%a_][%w_]*$") then
-      raise("pick (%s) must begin with the name of a capture", shown(capture))
-   elseif type(list) ~= "table" or kinds[list] or #list == 0 then
-      raise('pick("%s") (%s) needs a list of numbers', capture, shown(list))
-   end
-   local copy, several = {}, false
-   for i = 1, #list do
-      copy[i] = list[i]
-      if type(list[i]) == "table" and not kinds[list[i]] and #list[i] > 0 then
-         copy[i], several = {}, true
-         for k = 1, #list[i] do
-            copy[i][k] = integer(list[i][k], ('pick("%s")[%d][%d]'):format(capture, i - 1, k - 1), 0)
-         end
-      else
-         integer(list[i], ('pick("%s")[%d]'):format(capture, i - 1), 0)
-      end
-   end
-   return made("pick", { capture = capture, list = copy, several = several })
-end
-
-local function divide(a, b)
-   integer(a, "divide", 0)
-   integer(b, "divide: by", 1)
-   if a % b ~= 0 then
-      raise("%.0f does not divide by %.0f", a, b)
-   end
-   return a / b
-end
-
-local function round_up(a, b)
-   integer(a, "round_up", 0)
-   integer(b, "round_up: to a multiple of", 1)
-   return math.ceil(a / b) * b
-end
-
-local function ceil_divide(a, b)
-   integer(a, "ceil_divide", 0)
-   integer(b, "ceil_divide: by", 1)
-   return math.ceil(a / b)
-end
-
--- How many of `total` things each of `ranks` gets, and how many different parts there are: fewer things than ranks are
--- repeated, never split.
-local function share(total, ranks)
-   integer(total, "share", 1)
-   integer(ranks, "share: among", 1)
-   if total >= ranks then
-      if total % ranks ~= 0 then
-         raise("%.0f cannot be shared among %.0f ranks: it must divide", total, ranks)
-      end
-      return total / ranks, ranks
-   elseif ranks % total ~= 0 then
-      raise("%.0f cannot be repeated over %.0f ranks: the ranks must divide by it", total, ranks)
-   end
-   return 1, total
-end
-
-local function even_counts(total, ranks)
-   integer(total, "spread", 1, MOST_SPREAD)
-   integer(ranks, "spread: over", 1, MOST_SPREAD)
-   local counts = {}
-   for rank = 1, ranks do
-      counts[rank] = math.floor(total / ranks) + (rank <= total % ranks and 1 or 0)
-   end
-   return counts
-end
-
--- Adds what one more rank holds: the first time a thing comes its number stands alone, then a list of them.
-local function add_held(held, thing, number)
-   local before = held[thing + 1]
-   if before == nil then
-      held[thing + 1] = number
-   elseif type(before) == "table" then
-      before[#before + 1] = number
-   else
-      held[thing + 1] = { before, number }
-   end
-end
-
--- The same from lists of what each rank holds, by number, in its order; a thing may have several copies.
-local function spread_lists(lists)
-   local owner, position, most, sum = {}, {}, -1, 0
-   for rank = 1, #lists do
-      local list = lists[rank]
-      if type(list) ~= "table" or kinds[list] then
-         raise("spread[%d] (%s) must be a list of what rank %d holds", rank - 1, shown(list), rank - 1)
-      end
-      sum = sum + #list
-      if sum > MOST_SPREAD then
-         raise("spread (%.0f) must be at most %.0f things", sum, MOST_SPREAD)
-      end
-      for i = 1, #list do
-         local thing = integer(list[i], ("spread[%d][%d]"):format(rank - 1, i - 1), 0, MOST_SPREAD)
-         most = math.max(most, thing)
-         add_held(owner, thing, rank - 1)
-         add_held(position, thing, i - 1)
-      end
-   end
-   for thing = 0, most do
-      if owner[thing + 1] == nil then
-         raise("spread: no rank holds %.0f, but one holds %.0f", thing, most)
-      end
-   end
-   return { owner = owner, position = position }
-end
-
--- Which rank owns each of `total` things in order, and as which of its own: the first ranks hold one more where it does not
--- divide. A list instead of a number says how many each rank holds, a list of lists which ones.
-local function spread(total, ranks)
-   local is_list = type(total) == "table" and not kinds[total]
-   if is_list and ranks ~= nil and #total ~= integer(ranks, "spread: over", 1, MOST_SPREAD) then
-      raise("spread has a list of %.0f ranks for %.0f", #total, ranks)
-   elseif is_list and type(total[1]) == "table" then
-      return spread_lists(total)
-   end
-   local counts = is_list and total or even_counts(total, ranks)
-   local owner, position, sum = {}, {}, 0
-   for rank = 1, #counts do
-      sum = sum + integer(counts[rank], ("spread[%d]"):format(rank - 1), 0, MOST_SPREAD)
-      if sum > MOST_SPREAD then
-         raise("spread (%.0f) must be at most %.0f things", sum, MOST_SPREAD)
-      end
-      for i = 1, counts[rank] do
-         owner[#owner + 1], position[#position + 1] = rank - 1, i - 1
-      end
-   end
-   return { owner = owner, position = position }
-end
-
 -- ---- the host ----
 
 -- What hosts say of themselves; reading one that is absent gives nil, reading any other absent name is a mistake.
@@ -338,7 +136,7 @@ end
 -- Why everything goes whole to the host's loader, unless the file says that it knows better; false where nothing speaks for it.
 local function policy_word(host)
    return function(knows)
-      if type(knows) ~= "table" or kinds[knows] then
+      if type(knows) ~= "table" or kind(knows) then
          raise("policy (%s) must be followed by a table in braces: what the file places all the same", shown(knows))
       end
       local known = { quantization = {} }
@@ -504,7 +302,8 @@ function words.environment(host, meshes, live)
       shard = shard, pin = pin_word(known_axis), first = first_word(known_axis),
       column = made("shard", { axis = "tp", dim = 0 }), row = made("shard", { axis = "tp", dim = 1 }),
       replicate = made("replicate", {}),
-      pick = pick, divide = divide, ceil_divide = ceil_divide, round_up = round_up, share = share, spread = spread,
+      pick = numbers.pick, divide = numbers.divide, ceil_divide = numbers.ceil_divide, round_up = numbers.round_up,
+      share = numbers.share, spread = numbers.spread,
    }
 end
 
