@@ -5,10 +5,12 @@
 #include "plan/program.h"
 
 #include <sanitizer/allocator_interface.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 
 /* ---- input ---- */
 
@@ -74,7 +76,7 @@ bool fuzz_lua_outcome(const char *what, sluice_status status, const sluice_error
 
 /* ---- Lua ---- */
 
-enum { INPUTS_A_STATE = 512, MOST_HELD = 64 << 20 };
+enum { INPUTS_A_STATE = 512, MOST_HELD = 64 << 20, MOST_SECONDS = 10 };
 
 static slc_script *shared;
 
@@ -142,6 +144,20 @@ static size_t held(bool collect)
     return __sanitizer_get_current_allocated_bytes() - (shared == NULL ? 0 : shared->used);
 }
 
+static void took_too_long(int number)
+{
+    (void)number;
+    fuzz_must(false, "an input took %d s of the processor's time", MOST_SECONDS);
+}
+
+/* The processor's time, so that a busy machine finds nothing that is not there; libFuzzer's own limit is for what waits. */
+static void limit_time(int seconds)
+{
+    const struct itimerval limit = { .it_value.tv_sec = seconds };
+    signal(SIGPROF, took_too_long);
+    setitimer(ITIMER_PROF, &limit, NULL);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -149,7 +165,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t before = 0, after = 0;
     for (int runs = 0; runs < 4 && after >= before && (runs == 0 || after > before); runs++) {
         before = held(runs > 0);
+        limit_time(MOST_SECONDS);
         fuzz_target((fuzz_input){ .data = data, .left = size });
+        limit_time(0);
         after = held(runs > 0);
     }
     fuzz_must(after <= before, "each run leaves memory behind, now %zu bytes", after - before);

@@ -42,7 +42,10 @@ sluice_status fuzz_call(slc_script *script, const char *module, const char *func
  */
 bool fuzz_plan(slc_plan *plan, const slc_live_set *live, bool whole_modules, slc_plan *twin);
 
-/* What a target does with one input. One that leaves memory behind each time is run three times and ends the process. */
+/*
+ * What a target does with one input. One that takes 10 s of the processor's time ends the process, and so does one that
+ * leaves memory behind each time that it is run.
+ */
 void fuzz_target(fuzz_input input);
 
 #endif
