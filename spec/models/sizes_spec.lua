@@ -17,7 +17,7 @@ describe("published sizes", function()
       { "GPT-OSS-20B", 411, 20914757184 }, { "GPT-OSS-120B", 615, 116829156672 },
       { "Qwen2.5-VL-3B", 824, 3754622976 }, { "Qwen2.5-VL-7B", 729, 8292166656 }, { "Qwen2.5-VL-72B", 1353, 73410777344 },
       -- With the drafting layer and the scales of every block.
-      { "DeepSeek-V3", 91991, 684531386000 },
+      { "DeepSeek-V3", 91991, 684531386000 }, { "DeepSeek-V3-bf16", 46183, 684489845504 },
    }
    for _, case in ipairs(cases) do
       it(("gives %s its %d parameters"):format(case[1], case[2]), function()

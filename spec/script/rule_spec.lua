@@ -188,6 +188,16 @@ describe("a rule file", function()
       assert.equal("full", got.by.c.mode)
    end)
 
+   it("says with full = false that its parameters go in place, though the file that it extends leaves all to the host", function()
+      local path = resolving.write('return { full = policy {}, rules = { rule "a" {} } }')
+      for said, mode in pairs({ ["full = false"] = "direct", ['full = policy { quantization = "fp8" }'] = "direct", ["otherwise = false"] = "full" }) do
+         local got = resolving.resolve({ params = { "a" }, live = { "a" }, host = { quantization = "fp8" },
+            text = ('return { extends = "%s", %s }'):format(path, said) })
+         assert.equal(mode, got.by.a.mode)
+      end
+      os.remove(path)
+   end)
+
    it("extends one that lies beside it, by its bare path", function()
       local path = resolving.write('return { rules = { rule "b" { skip = "parent" } } }')
       local got = resolving.resolve({ params = { "b" }, live = {}, text = ('return { extends = "%s" }'):format("./" .. path:match("[^/]*$")) })

@@ -1,5 +1,19 @@
 --- Public sizes of models, by name: the family and the configuration keys of the published config.json that decide shapes.
 
+local function deepseek_v3(keys)
+   local size = {
+      family = "deepseek_v3", num_hidden_layers = 61, hidden_size = 7168, intermediate_size = 18432,
+      num_attention_heads = 128, num_key_value_heads = 128, vocab_size = 129280,
+      q_lora_rank = 1536, kv_lora_rank = 512, qk_nope_head_dim = 128, qk_rope_head_dim = 64, v_head_dim = 128,
+      n_routed_experts = 256, n_shared_experts = 1, moe_intermediate_size = 2048, first_k_dense_replace = 3, moe_layer_freq = 1,
+      num_nextn_predict_layers = 1,
+   }
+   for key, value in pairs(keys) do
+      size[key] = value
+   end
+   return size
+end
+
 return {
    ["Llama-3-8B"] = {
       family = "llama", num_hidden_layers = 32, hidden_size = 4096, intermediate_size = 14336,
@@ -63,13 +77,8 @@ return {
       family = "phi3", num_hidden_layers = 32, hidden_size = 3072, intermediate_size = 8192,
       num_attention_heads = 32, num_key_value_heads = 32, vocab_size = 32064,
    },
-   ["DeepSeek-V3"] = {
-      family = "deepseek_v3", num_hidden_layers = 61, hidden_size = 7168, intermediate_size = 18432,
-      num_attention_heads = 128, num_key_value_heads = 128, vocab_size = 129280,
-      q_lora_rank = 1536, kv_lora_rank = 512, qk_nope_head_dim = 128, qk_rope_head_dim = 64, v_head_dim = 128,
-      n_routed_experts = 256, n_shared_experts = 1, moe_intermediate_size = 2048, first_k_dense_replace = 3, moe_layer_freq = 1,
-      num_nextn_predict_layers = 1, quantization_config = { quant_method = "fp8", weight_block_size = { 128, 128 } },
-   },
+   ["DeepSeek-V3"] = deepseek_v3 { quantization_config = { quant_method = "fp8", weight_block_size = { 128, 128 } } },
+   ["DeepSeek-V3-bf16"] = deepseek_v3 {}, -- as trainers hold it
    ["GPT-OSS-20B"] = {
       family = "gpt_oss", num_hidden_layers = 24, hidden_size = 2880, intermediate_size = 2880,
       num_attention_heads = 64, num_key_value_heads = 8, head_dim = 64, vocab_size = 201088, num_local_experts = 32,
