@@ -3,7 +3,6 @@
 --    luajit scripts/faults.lua BUILD [--phase LIST] [--fault LIST] [--victim LIST] [--sample K] [--jobs N] [--json] ...
 
 local cjson = require "cjson"
-local dirent = require "posix.dirent"
 local poll = require "posix.poll"
 local stdio = require "posix.stdio"
 local time = require "posix.time"
@@ -107,7 +106,6 @@ local function finish(case, text)
       case.said = said
       case.wrong, case.seconds, case.outcome = wanted.judge(case, said)
    end
-   case.done = true
 end
 
 -- ---- running ----
@@ -122,9 +120,9 @@ local function start(case)
    return {case = case, file = file, fd = stdio.fileno(file), text = {}}
 end
 
---- Reads what came from each; those that ended are judged and leave the list.
+--- Reads what came from each; those that ended are judged, leave the list and are returned.
 local function read_some(running)
-   local fds = {}
+   local fds, ended = {}, {}
    for _, job in ipairs(running) do
       fds[job.fd] = {events = {IN = true}}
    end
@@ -139,37 +137,49 @@ local function read_some(running)
          else
             job.file:close()
             finish(job.case, table.concat(job.text))
-            table.remove(running, i)
+            ended[#ended + 1] = table.remove(running, i)
          end
       end
    end
+   return ended
+end
+
+--- The cases that run, in two queues, longest first: those that sleep cost nothing, so that more of them run at once.
+local function make_queues(cases)
+   local queues = {{most = 2 * options.jobs, at = 1, running = 0}, {most = options.jobs, at = 1, running = 0}}
+   for _, case in ipairs(cases) do
+      if not case.impossible then
+         table.insert(queues[(case.fault == "delay" or case.fault == "late") and 1 or 2], case)
+      end
+   end
+   for _, queue in ipairs(queues) do
+      table.sort(queue, function(a, b)
+         local x, y = seconds_expected(a), seconds_expected(b)
+         return x > y or x == y and (a.phase .. a.fault .. a.victim) < (b.phase .. b.fault .. b.victim)
+      end)
+   end
+   return queues, #queues[1] + #queues[2]
 end
 
 local function run(cases)
-   local queue, running, done, began, said_at = {}, {}, 0, now(), now()
-   for _, case in ipairs(cases) do
-      if not case.impossible then
-         queue[#queue + 1] = case
-      end
-   end
-   table.sort(queue, function(a, b)
-      local x, y = seconds_expected(a), seconds_expected(b)
-      return x > y or x == y and (a.phase .. a.fault .. a.victim) < (b.phase .. b.fault .. b.victim)
-   end)
-   local total, at = #queue, 1
+   local queues, total = make_queues(cases)
+   local running, began, said_at = {}, now(), now()
+   local done, wrong = 0, 0
    while done < total do
-      while #running < options.jobs and at <= total do
-         table.insert(running, start(queue[at]))
-         at = at + 1
-      end
-      local before = #running
-      read_some(running)
-      done = done + before - #running
-      if now() - said_at > 5 then
-         local wrong = 0
-         for _, case in ipairs(queue) do
-            wrong = wrong + (case.wrong and #case.wrong > 0 and 1 or 0)
+      for _, queue in ipairs(queues) do
+         while queue.running < queue.most and queue[queue.at] do
+            local job = start(queue[queue.at])
+            job.queue = queue
+            table.insert(running, job)
+            queue.at, queue.running = queue.at + 1, queue.running + 1
          end
+      end
+      for _, job in ipairs(read_some(running)) do
+         job.queue.running = job.queue.running - 1
+         done = done + 1
+         wrong = wrong + (job.case.wrong and #job.case.wrong > 0 and 1 or 0)
+      end
+      if now() - said_at > 5 then
          said_at = now()
          io.stderr:write(("faults: %d of %d cases, %d wrong, %.0f s\n"):format(done, total, wrong, said_at - began))
       end
@@ -189,35 +199,6 @@ local function run_crowds()
       crowds[#crowds + 1] = good and said or {ranks = crowd[1], strangers = crowd[2], secure = crowd[3] == 1, bad = crowd[1], text = text}
    end
    return crowds
-end
-
--- ---- what is left behind ----
-
-local function shared_memory()
-   local names = {}
-   for name in dirent.files("/dev/shm") do
-      names[name] = true
-   end
-   return names
-end
-
-local function links()
-   local names = {}
-   for name in dirent.files("/sys/class/net") do
-      names[name] = name:match("^slf%d+[io]$") and true or nil
-   end
-   return names
-end
-
-local function added(before, after, where)
-   local list = {}
-   for name in pairs(after) do
-      if not before[name] then
-         list[#list + 1] = where .. name
-      end
-   end
-   table.sort(list)
-   return list
 end
 
 -- ---- printing ----
@@ -333,24 +314,20 @@ end
 read_arguments()
 local filtered = options.phase or options.fault or options.victim or options.sample
 local cases = options.crowd and not filtered and {} or make_cases()
-local memory_before, links_before = shared_memory(), links()
 local seconds = run(cases)
 local crowds = (options.crowd or not filtered) and run_crowds() or {}
-local counts = {crowds = #crowds, cases = 0, wrong = 0, pending = 0, impossible = 0}
+local counts = {crowds = #crowds, cases = 0, wrong = 0, pending = 0, impossible = 0, blind = 0}
 for _, case in ipairs(cases) do
    local kind = case.impossible and "impossible" or case.pending and "pending" or "cases"
    counts[kind] = counts[kind] + 1
    counts.wrong = counts.wrong + (case.wrong and #case.wrong > 0 and 1 or 0)
+   counts.blind = counts.blind + (case.said and case.said.shared_memory < 0 and 1 or 0)
 end
 for _, crowd in ipairs(crowds) do
    counts.wrong = counts.wrong + (crowd.bad > 0 and 1 or 0)
 end
-local left = added(memory_before, shared_memory(), "/dev/shm/")
-for _, name in ipairs(added(links_before, links(), "the link ")) do
-   left[#left + 1] = name
-end
 if options.json then
-   io.write(cjson.encode({cases = cases, crowds = crowds, counts = counts, left = left, seconds = seconds, beat_s = options.beat}), "\n")
+   io.write(cjson.encode({cases = cases, crowds = crowds, counts = counts, seconds = seconds, beat_s = options.beat}), "\n")
 else
    if #cases > 0 then
       print_cells(cases)
@@ -360,8 +337,8 @@ else
    print_reasons(cases, "pending", "pending: not on this machine")
    print_wrong(cases)
    print_crowds(crowds)
-   io.write(#left > 0 and "\nleft behind: " .. table.concat(left, ", ") .. "\n" or "")
-   io.write(("\n%d cases, %d wrong, %d pending, %d that cannot exist, in %.0f s with beats of %g s; nothing left behind: %s\n"):format(
-      counts.cases, counts.wrong, counts.pending, counts.impossible, seconds, options.beat, #left == 0 and "yes" or "no"))
+   io.write(counts.blind > 0 and ("\n/dev/shm was not looked at in %d cases: that wants root\n"):format(counts.blind) or "")
+   io.write(("\n%d cases, %d wrong, %d pending, %d that cannot exist, in %.0f s with beats of %g s\n"):format(counts.cases, counts.wrong,
+      counts.pending, counts.impossible, seconds, options.beat))
 end
-os.exit(counts.wrong == 0 and #left == 0 and counts.cases + counts.pending + counts.crowds > 0 and 0 or 1)
+os.exit(counts.wrong == 0 and counts.cases + counts.pending + counts.crowds > 0 and 0 or 1)

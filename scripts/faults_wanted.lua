@@ -127,6 +127,12 @@ function wanted.judge(case, said)
    if want == "either" and answers.ok and answers.named then
       wrong[#wrong + 1] = "some ranks succeeded and some did not"
    end
+   if said.shared_memory > 0 then
+      wrong[#wrong + 1] = ("%d files stay in /dev/shm"):format(said.shared_memory)
+   end
+   if said.link then
+      wrong[#wrong + 1] = "the network link stays"
+   end
    if not said.injured then
       wrong[#wrong + 1] = "the fault never happened"
    end

@@ -87,7 +87,9 @@ void relay(case_board *shared, int listener, uint16_t port);
 bool network_make(case_board *shared);
 void network_enter(bool own);
 void network_cut(void);
-void network_remove(pid_t owner); /* from outside, when its process is gone */
+bool network_remove(pid_t owner); /* from outside, when its process is gone; false where it stays */
+/* /dev/shm becomes one of this process and its children, empty, so that what stays there is theirs; false where that wants more rights. */
+bool own_shared_memory(void);
 /* The control connections of this process, by the port on which rank 0 listens. */
 size_t control_sockets(uint16_t port, int *fd, size_t most);
 

@@ -33,6 +33,7 @@ typedef struct process {
 static case_board *shared;
 static process children[RANKS + 1], relay_child;
 static int report[2]; /* what sanitizers write */
+static bool shared_memory_is_ours, link_stays;
 
 /* ---- arguments ---- */
 
@@ -217,7 +218,7 @@ static void end_all(void)
         waitpid(at->pid, &at->how, 0);
     }
     if (atomic_load(&shared->network) == 1) /* connections that were closed without an end keep a namespace for minutes */
-        network_remove(children[shared->plan.victim].pid);
+        link_stays = !network_remove(children[shared->plan.victim].pid);
     if (relay_child.pid > 0) {
         kill(relay_child.pid, SIGKILL);
         waitpid(relay_child.pid, &relay_child.how, 0);
@@ -261,6 +262,16 @@ static void print_seat(int index)
            signalled ? 0 : WEXITSTATUS(child->how), signalled ? WTERMSIG(child->how) : 0);
 }
 
+static int shared_memory_left(void)
+{
+    int count = -2; /* . and .. */
+    DIR *folder = opendir("/dev/shm");
+    while (folder != NULL && readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
 static void print_case(void)
 {
     static char said[6000];
@@ -269,7 +280,8 @@ static void print_case(void)
     printf("{");
     print_text("unavailable", shared->unavailable, strlen(shared->unavailable));
     print_text("reports", said, length > 0 ? (size_t)length : 0);
-    printf("\"injured\":%s,\"ranks\":[", injured() ? "true" : "false");
+    printf("\"injured\":%s,\"shared_memory\":%d,\"link\":%s,\"ranks\":[", injured() ? "true" : "false",
+           shared_memory_is_ours ? shared_memory_left() : -1, link_stays ? "true" : "false");
     for (int i = 0; i <= RANKS; i++)
         if (children[i].pid > 0)
             print_seat(i);
@@ -290,6 +302,7 @@ int main(int count, char **argument)
         fprintf(stderr, "faults_driver: victim must be in [0, %d)\n", RANKS);
         return 2;
     }
+    shared_memory_is_ours = own_shared_memory();
     choose_addresses();
     first_world();
     if (shared->unavailable[0] == '\0')

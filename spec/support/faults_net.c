@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -163,15 +164,21 @@ void network_cut(void)
     network_enter(false);
 }
 
-void network_remove(pid_t owner)
+bool network_remove(pid_t owner)
 {
     char outer[16], command[64];
     link_name(outer, sizeof outer, owner, 'o');
     snprintf(command, sizeof command, "ip link del %s >/dev/null 2>&1", outer);
-    (void)!system(command);
+    return system(command) == 0 || if_nametoindex(outer) == 0;
 }
 
 /* ---- what is open ---- */
+
+bool own_shared_memory(void)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0
+           && mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=256m") == 0;
+}
 
 size_t control_sockets(uint16_t port, int *fd, size_t most)
 {

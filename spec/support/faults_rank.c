@@ -405,6 +405,8 @@ _Noreturn void rank_live(case_board *shared, int rank, bool fresh)
             atomic_store(&shared->network, network_make(shared) ? 1 : 2);
         while (atomic_load(&shared->network) == 0)
             usleep(1000);
+        if (atomic_load(&shared->network) == 2)
+            exit(0); /* this machine has none */
     }
     if (fresh)
         take_stock(0);
