@@ -3,7 +3,7 @@
 local ffi = require "ffi"
 local inside = require "spec.support.inside"
 
-local C = inside.declare("base/error.h", "base/dtype.h", "base/memory.h", "base/names.h", "base/clock.h", "base/digest.h")
+local C = inside.declare("base/available.h", "base/error.h", "base/dtype.h", "base/memory.h", "base/names.h", "base/clock.h", "base/digest.h")
 
 describe("error", function()
    it("puts the stage in front of the text and keeps it apart, too", function()
@@ -94,6 +94,11 @@ describe("memory", function()
       end
       C.slc_arena_clear(arena)
       assert.is_true(arena.blocks == nil)
+   end)
+
+   it("is there, and how much is known", function()
+      local there = tonumber(C.slc_memory_available())
+      assert.is_true(there > 2 ^ 20 and there < 2 ^ 62)
    end)
 
    it("refuses a size that does not fit", function()

@@ -127,6 +127,59 @@ describe("round", function()
       end)
    end)
 
+   describe("that a rank does not wait for", function()
+      local function said(group, text)
+         local err = ffi.new("sluice_error", {size = ffi.sizeof("sluice_error")})
+         return control.outcome(C.slc_group_say(group, "update", control.failure(status.invalid, "update", text), C.slc_deadline_in(5), err), err)
+      end
+
+      for _, beat_s in ipairs({0, 0.05}) do
+         for _, culprit in ipairs({0, 2}) do
+            it(("is refused with its error: rank %d, beats of %g s"):format(culprit, beat_s), function()
+               local results = control.world(4, function(group, rank)
+                  local first = rank == culprit and said(group, "no such name") or control.round(group, {stage = "update"})
+                  return {first, control.round(group, {judge = "equal", body = "b"}).status}
+               end, {beat_s = beat_s})
+               for rank = 0, 3 do
+                  local heard = {status = status.invalid, rank = culprit, stage = "update",
+                                 text = ("update: refused: rank %d: no such name"):format(culprit)}
+                  assert.same({rank == culprit and {status = 0, rank = 0, stage = "", text = ""} or heard, 0}, results[rank])
+               end
+            end)
+         end
+      end
+
+      it("ends for the others though it has left meanwhile", function()
+         local results = control.world(3, function(group, rank)
+            if rank == 2 then
+               return said(group, "no such name")
+            end
+            sleep(200)
+            return {control.round(group, {stage = "update"}).text, (tidy(control.round(group, {stage = "update"})).text)}
+         end)
+         for rank = 0, 1 do
+            assert.same({"update: refused: rank 2: no such name", "update: rank 2 (process) has left"}, results[rank])
+         end
+      end)
+
+      it("calls those that wait elsewhere", function()
+         local results = control.world(3, function(group, rank)
+            if rank == 1 then
+               return said(group, "no road").status
+            end
+            local deadline = world.now() + 5
+            while not C.slc_group_recalled(group) and world.now() < deadline do
+               C.slc_group_check(group, nil)
+               sleep(5)
+            end
+            return {C.slc_group_recalled(group), control.round(group, {stage = "connect"}).text, C.slc_group_recalled(group)}
+         end)
+         for _, rank in ipairs({0, 2}) do
+            assert.same({true, "connect: refused: rank 1: update: no road", false}, results[rank])
+         end
+      end)
+   end)
+
    it("says so when ranks are in different rounds, and leaves the group whole", function()
       all_get({status.disagree, 'finish: ranks are in different rounds: ranks 0, 1: "finish"; rank 2: "batch"; rank 3: "connect cards"', 0},
               control.world(4, function(group, rank)

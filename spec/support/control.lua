@@ -150,7 +150,8 @@ function control.world(count, body, options)
    options = options or {}
    local listener, port = world.listen()
    local results = world.run(count, function(rank)
-      local group, failure = control.join({rank = rank, world = count, port = port, listen_fd = listener, seconds = options.seconds})
+      local group, failure = control.join({rank = rank, world = count, port = port, listen_fd = listener, seconds = options.seconds,
+         beat_s = options.beat_s})
       if not group then
          return failure
       end
