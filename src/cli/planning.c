@@ -38,7 +38,7 @@ sluice_status slc_planning_begin(slc_planning *planning, const slc_job *job, slu
     bool met;
     const char *known;
     *planning = (slc_planning){ 0 };
-    if (job->transport != NULL && slc_transport_find(job->transport, &known) == NULL)
+    if (job->transport != NULL && !slc_transport_known(job->transport, &known))
         return slc_fail(error, SLUICE_UNSUPPORTED, "deployment", "transport (%s) must be one of: %s", job->transport, known);
     double start = slc_now_s();
     sluice_status status = slc_script_create(NULL, &planning->script, error);

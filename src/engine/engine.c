@@ -85,7 +85,7 @@ static sluice_status check_options(const sluice_options *options, sluice_error *
         return slc_fail(error, SLUICE_INVALID, "create", "options.staging_slots (%u) must be 2 to 1024, or 0 for 2",
                         options->staging_slots);
     const char *known;
-    if (options->transport != NULL && slc_transport_find(options->transport, &known) == NULL)
+    if (options->transport != NULL && !slc_transport_known(options->transport, &known))
         return slc_fail(error, SLUICE_UNSUPPORTED, "create", "options.transport (%s) must be one of: %s", options->transport, known);
     return SLUICE_OK;
 }

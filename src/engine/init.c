@@ -229,12 +229,9 @@ static sluice_status compile(struct stages *stages, sluice_error *error)
     session->asked = slc_allocate_zeroed(count, sizeof *session->asked);
     if (session->delivery == NULL || session->asked == NULL)
         return slc_fail_memory(error, "runtime", "the state of an update", count * 5);
-    if (session->is_worker && session->totals.full > 0) {
-        status = slc_staging_create(engine, engine->options.staging_slots, session->totals.largest_full_bytes, &session->staging, error);
-        if (status != SLUICE_OK)
-            return status;
-    }
-    session->ops = slc_transport_find(engine->options.transport == NULL ? "host" : engine->options.transport, NULL);
+    status = slc_transport_find(engine->options.transport == NULL ? "host" : engine->options.transport, &session->ops, error);
+    if (status != SLUICE_OK)
+        return status;
     slc_transport_config config = { .rank = engine->options.rank,
                                     .trainers = session->info.trainers,
                                     .workers = session->info.world_size - session->info.trainers,
@@ -246,7 +243,10 @@ static sluice_status compile(struct stages *stages, sluice_error *error)
                                     .nregions = session->is_worker ? 0 : engine->nregions,
                                     .road = engine->options.road,
                                     .log = engine->log };
-    return session->ops->open(&config, &session->transport, error);
+    status = session->ops->open(&config, &session->transport, error);
+    if (status == SLUICE_OK && session->is_worker && session->totals.full > 0)
+        status = slc_staging_create(engine, engine->options.staging_slots, session->totals.largest_full_bytes, &session->staging, error);
+    return status;
 }
 
 /* ---- agreement 3 and 4 ---- */

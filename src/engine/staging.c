@@ -16,7 +16,7 @@
 enum slot_state { FREE, FILLING, WAITING, LENT, KEPT };
 
 struct slot {
-    void *memory;
+    void *memory; /* the transport's */
     enum slot_state state;
     uint64_t number; /* order of arrival */
     sluice_tensor tensor;
@@ -41,23 +41,10 @@ struct sluice_weights {
 
 /* ---- slots ---- */
 
-/* Memory that the machine has only promised would end a process when it is touched, not here. */
-static sluice_status check_available(uint32_t slots, int64_t slot_bytes, sluice_error *error)
-{
-    int64_t wanted, there = slc_memory_available();
-    if (slc_multiply(slots, slot_bytes, &wanted) && wanted <= there)
-        return SLUICE_OK;
-    return slc_fail(error, SLUICE_NO_MEMORY, "runtime", "%u staging slots of %lld bytes must fit the memory that is available (%lld bytes)",
-                    slots, (long long)slot_bytes, (long long)there);
-}
-
 sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t slot_bytes, struct slc_staging **staging,
                                  sluice_error *error)
 {
     *staging = NULL;
-    sluice_status status = check_available(slots, slot_bytes, error);
-    if (status != SLUICE_OK)
-        return status;
     struct slc_staging *made = slc_allocate_zeroed(1, sizeof *made);
     if (made == NULL)
         return slc_fail_memory(error, "runtime", "staging", sizeof *made);
@@ -70,15 +57,16 @@ sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t 
     made->engine = engine;
     made->slot = slc_allocate_zeroed(slots, sizeof *made->slot);
     made->nslots = made->slot == NULL ? 0 : slots;
-    bool good = made->slot != NULL;
-    for (uint32_t i = 0; good && i < slots; i++) {
-        good = (made->slot[i].memory = slc_allocate((size_t)slot_bytes)) != NULL;
-        if (good) /* now, not in the first update: memory that is only promised costs its time when it is touched */
-            memset(made->slot[i].memory, 0, (size_t)slot_bytes);
-    }
-    if (!good) {
+    void **memory = slc_allocate_zeroed(slots, sizeof *memory);
+    sluice_status status = made->slot == NULL || memory == NULL
+                               ? slc_fail_memory(error, "runtime", "staging slots", slots * sizeof *made->slot)
+                               : engine->session->ops->staging(engine->session->transport, slots, (size_t)slot_bytes, memory, error);
+    for (uint32_t i = 0; status == SLUICE_OK && i < slots; i++)
+        made->slot[i].memory = memory[i];
+    slc_release((void *)memory);
+    if (status != SLUICE_OK) {
         slc_staging_destroy(made);
-        return slc_fail(error, SLUICE_NO_MEMORY, "runtime", "out of memory for %u staging slots of %lld bytes", slots, (long long)slot_bytes);
+        return status;
     }
     *staging = made;
     return SLUICE_OK;
@@ -88,8 +76,6 @@ void slc_staging_destroy(struct slc_staging *staging)
 {
     if (staging == NULL)
         return;
-    for (uint32_t i = 0; i < staging->nslots; i++)
-        slc_release(staging->slot[i].memory);
     slc_release(staging->slot);
     pthread_cond_destroy(&staging->changed);
     pthread_mutex_destroy(&staging->mutex);

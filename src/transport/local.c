@@ -1,7 +1,8 @@
-/* local.c: see local.h. Owns nothing. */
+/* local.c: see local.h. Owns the connections of a party while it is served. */
 #include "transport/local.h"
 
 #include "base/error.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -173,4 +174,93 @@ sluice_status slc_local_await(const slc_local_peer *peer, int fd, void *bytes, s
         if (status != SLUICE_OK)
             return status;
     }
+}
+
+/* ---- the side that listens ---- */
+
+enum { STRANGERS = 64 }; /* connections beyond those that are waited for */
+
+struct guests {
+    slc_local_guest *guest;
+    struct pollfd *poll;
+    size_t count, capacity, done;
+};
+
+static void admit(const slc_local_party *party, struct guests *all)
+{
+    int fd;
+    while ((fd = slc_local_accept(party->listener, party->log)) >= 0) {
+        if (all->count < all->capacity)
+            all->guest[all->count++] = (slc_local_guest){ .fd = fd, .peer = SIZE_MAX };
+        else
+            close(fd); /* this user's own, and more than can have business here */
+    }
+}
+
+static void dismiss(struct guests *all, size_t index)
+{
+    close(all->guest[index].fd);
+    all->guest[index] = all->guest[--all->count];
+}
+
+/* Descriptors have no business in this direction. */
+static sluice_status hear(const slc_local_party *party, struct guests *all, size_t index, sluice_error *error)
+{
+    _Alignas(16) unsigned char message[SLC_LOCAL_ASK];
+    slc_local_guest *guest = &all->guest[index];
+    int fds[SLC_LOCAL_FDS];
+    size_t nfds;
+    ssize_t got = slc_local_take(guest->fd, message, sizeof message, fds, &nfds);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return SLUICE_OK;
+    slc_local_close(fds, nfds);
+    bool over = false;
+    sluice_status status = party->answer(party->context, guest, message, got < 0 ? 0 : (size_t)got, &over, error);
+    if (status != SLUICE_OK || !over)
+        return status;
+    if (guest->peer == SIZE_MAX)
+        slc_say(party->log, SLUICE_LOG_WARN, "a connection without a good hello at the meeting socket was cut off");
+    else
+        all->done++; /* also one that left early: it says why itself, or is missed on the control connection */
+    dismiss(all, index);
+    return SLUICE_OK;
+}
+
+static sluice_status serve(const slc_local_party *party, struct guests *all, slc_wait *wait, sluice_error *error)
+{
+    while (all->done < party->expected) {
+        all->poll[0] = (struct pollfd){ .fd = party->listener, .events = POLLIN };
+        size_t count = all->count;
+        for (size_t i = 0; i < count; i++)
+            all->poll[i + 1] = (struct pollfd){ .fd = all->guest[i].fd, .events = POLLIN };
+        int ready = poll(all->poll, (nfds_t)(count + 1), SLC_TICK_MS);
+        if (ready < 0 && errno != EINTR)
+            return slc_fail_errno(error, errno, wait->stage, "meeting on this machine: poll");
+        sluice_status status = SLUICE_OK;
+        for (size_t i = count; ready > 0 && i > 0 && status == SLUICE_OK; i--) /* from the end: dismiss moves the last one forward */
+            if (all->poll[i].revents != 0)
+                status = hear(party, all, i - 1, error);
+        if (status == SLUICE_OK && ready > 0 && all->poll[0].revents != 0)
+            admit(party, all);
+        if (status == SLUICE_OK && all->done < party->expected)
+            status = slc_wait_tick(wait, "meeting", party->missing(party->context), error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return SLUICE_OK;
+}
+
+sluice_status slc_local_serve(const slc_local_party *party, slc_wait *wait, sluice_error *error)
+{
+    struct guests all = { .capacity = party->expected + STRANGERS };
+    all.guest = slc_allocate_zeroed(all.capacity, sizeof *all.guest);
+    all.poll = slc_allocate_zeroed(all.capacity + 1, sizeof *all.poll);
+    sluice_status status = all.guest == NULL || all.poll == NULL
+                               ? slc_fail_memory(error, wait->stage, "connections of peers", all.capacity * sizeof *all.poll)
+                               : serve(party, &all, wait, error);
+    while (all.count > 0)
+        dismiss(&all, all.count - 1);
+    slc_release(all.guest);
+    slc_release(all.poll);
+    return status;
 }

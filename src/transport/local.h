@@ -38,6 +38,31 @@ void slc_local_close(const int *fds, size_t nfds);
 sluice_status slc_local_await(const slc_local_peer *peer, int fd, void *bytes, size_t least, size_t length, int fds[SLC_LOCAL_FDS],
                               size_t *nfds, slc_wait *wait, sluice_error *error);
 
+/* A connection to the side that listens. */
+typedef struct slc_local_guest {
+    int fd;
+    size_t peer; /* whom it showed itself to be; SIZE_MAX before */
+} slc_local_guest;
+
+/*
+ * The side that listens: answers until `expected` known guests have left. `answer` gets each message (length 0: the guest
+ * hung up), sets guest->peer when it knows who that is, and *over to end the connection; before it is known, that cuts off
+ * a stranger. `missing` names a rank that has not come, for the deadline's error.
+ */
+typedef struct slc_local_party {
+    int listener;
+    size_t expected;
+    const slc_log *log;
+    void *context;
+    sluice_status (*answer)(void *context, slc_local_guest *guest, const void *message, size_t length, bool *over, sluice_error *error);
+    int32_t (*missing)(void *context);
+} slc_local_party;
+
+enum { SLC_LOCAL_ASK = 512 }; /* bytes of the longest message to the side that listens */
+
+/* Holds the party; closes every guest's connection. */
+sluice_status slc_local_serve(const slc_local_party *party, slc_wait *wait, sluice_error *error);
+
 /* PEER, naming the rank: it is lost, and `how`. The second gives the peer's own reason instead, where it tells one. */
 sluice_status slc_local_lost(const slc_local_peer *peer, const char *stage, const char *how, sluice_error *error);
 sluice_status slc_local_left(const slc_local_peer *peer, slc_wait *wait, const char *how, sluice_error *error);

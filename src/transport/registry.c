@@ -1,17 +1,29 @@
 /* registry.c: the transports by name. */
 #include "transport/transport.h"
 
+#include "base/error.h"
 #include "transport/host/host.h"
+#include "transport/nccl/plugin.h"
 
 #include <string.h>
 
-const slc_transport_ops *slc_transport_find(const char *name, const char **known)
+bool slc_transport_known(const char *name, const char **known)
 {
-    static const slc_transport_ops *const all[] = { &slc_host_transport };
-    if (known != NULL)
-        *known = "host";
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (strcmp(all[i]->name, name) == 0)
-            return all[i];
-    return NULL;
+    *known = "host, nccl";
+    return strcmp(name, "host") == 0 || strcmp(name, "nccl") == 0;
+}
+
+sluice_status slc_transport_find(const char *name, const slc_transport_ops **ops, sluice_error *error)
+{
+    const char *known;
+    *ops = strcmp(name, "host") == 0 ? &slc_host_transport : NULL;
+    if (*ops != NULL)
+        return SLUICE_OK;
+    if (!slc_transport_known(name, &known))
+        return slc_fail(error, SLUICE_UNSUPPORTED, "runtime", "transport (%s) must be one of: %s", name, known);
+    const sluice_cuda_plugin *plugin;
+    sluice_status status = slc_cuda_plugin_find(&plugin, error);
+    if (status == SLUICE_OK)
+        *ops = plugin->nccl;
+    return status;
 }

@@ -45,6 +45,12 @@ typedef struct slc_transport_ops {
     /* Local preparation only: devices, libraries, memory. Undone by close; on failure nothing is left. */
     sluice_status (*open)(const slc_transport_config *config, slc_transport **transport, sluice_error *error);
 
+    /*
+     * Memory for `slots` full parameters of up to `slot_bytes` each, at memory[0 .. slots), of the kind that this transport
+     * moves into; released by close. At most once, on a worker, before card.
+     */
+    sluice_status (*staging)(slc_transport *transport, size_t slots, size_t slot_bytes, void **memory, sluice_error *error);
+
     /* What must be the same on every rank, as "name=value" lines (version, limits, environment). May be empty. */
     sluice_status (*must_match)(slc_transport *transport, slc_buffer *lines, sluice_error *error);
 
@@ -74,7 +80,10 @@ typedef struct slc_transport_ops {
     void (*close)(slc_transport *transport); /* NULL is allowed */
 } slc_transport_ops;
 
-/* NULL where there is none of that name; *known lists the names. */
-const slc_transport_ops *slc_transport_find(const char *name, const char **known);
+/* Whether there is a transport of that name; *known lists the names. Opens nothing. */
+bool slc_transport_known(const char *name, const char **known);
+
+/* The transport of that name; `nccl` is opened out of its plugin. */
+sluice_status slc_transport_find(const char *name, const slc_transport_ops **ops, sluice_error *error);
 
 #endif

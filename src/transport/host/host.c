@@ -3,6 +3,8 @@
  * ring.c; connect.c opens them.
  */
 #include "transport/host/internal.h"
+
+#include "base/available.h"
 #include "transport/host/probe.h"
 #include "transport/host/strided.h"
 
@@ -52,6 +54,9 @@ static void host_close(slc_transport *transport)
     slc_host_table_clear(&transport->table);
     slc_host_regions_clear(&transport->region);
     slc_pull_bounce_close(&transport->bounce);
+    for (size_t i = 0; i < transport->nstaging; i++)
+        slc_release(transport->staging[i]);
+    slc_release((void *)transport->staging);
     slc_release(transport->mark);
     slc_release(transport->slot);
     slc_release(transport->peer);
@@ -155,6 +160,36 @@ out:
     else
         *out = transport;
     return status;
+}
+
+/* Memory that the machine has only promised would end a process when it is touched, not here. */
+static sluice_status check_available(size_t slots, size_t slot_bytes, sluice_error *error)
+{
+    int64_t wanted, there = slc_memory_available();
+    if (slc_multiply((int64_t)slots, (int64_t)slot_bytes, &wanted) && wanted <= there)
+        return SLUICE_OK;
+    return slc_fail(error, SLUICE_NO_MEMORY, SLC_RUNTIME, "%zu staging slots of %zu bytes must fit the memory that is available (%" PRId64 " bytes)",
+                    slots, slot_bytes, there);
+}
+
+static sluice_status host_staging(slc_transport *transport, size_t slots, size_t slot_bytes, void **memory, sluice_error *error)
+{
+    sluice_status status = check_available(slots, slot_bytes, error);
+    if (status != SLUICE_OK)
+        return status;
+    for (size_t i = 0; i < slots; i++)
+        memory[i] = NULL;
+    transport->staging = slc_allocate_zeroed(slots, sizeof *transport->staging);
+    transport->nstaging = transport->staging == NULL ? 0 : slots;
+    for (size_t i = 0; i < transport->nstaging; i++) {
+        memory[i] = transport->staging[i] = slc_allocate(slot_bytes);
+        if (memory[i] != NULL) /* now, not in the first update: memory that is only promised costs its time when it is touched */
+            memset(memory[i], 0, slot_bytes);
+    }
+    for (size_t i = 0; i < slots; i++)
+        if (memory[i] == NULL)
+            return slc_fail(error, SLUICE_NO_MEMORY, SLC_RUNTIME, "out of memory for %zu staging slots of %zu bytes", slots, slot_bytes);
+    return SLUICE_OK;
 }
 
 static sluice_status host_must_match(slc_transport *transport, slc_buffer *lines, sluice_error *error)
@@ -334,6 +369,7 @@ static void host_abort(slc_transport *transport)
 const slc_transport_ops slc_host_transport = {
     .name = "host",
     .open = host_open,
+    .staging = host_staging,
     .must_match = host_must_match,
     .card = host_card,
     .connect = host_connect,

@@ -50,6 +50,8 @@ struct slc_transport {
     slc_host_table table;    /* trainer: what it publishes */
     slc_host_regions region; /* trainer: its own, sorted */
     slc_pull_bounce bounce;  /* worker */
+    void **staging;          /* worker: slots of full parameters */
+    size_t nstaging;
 };
 
 /* A wait of one call into the transport; errors get `stage`. */

@@ -10,12 +10,10 @@
 #include "transport/host/internal.h"
 #include "transport/local.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MEET_VERSION = 1, STRANGERS = 64 };
+enum { MEET_VERSION = 1 };
 enum { ASK_HELLO = 1, ASK_REGIONS = 2, ASK_BYE = 3 };
 
 typedef struct ask {
@@ -59,38 +57,8 @@ sluice_status slc_host_listen(slc_transport *transport, sluice_error *error)
 
 /* ---- the trainer ---- */
 
-/* A connection; peer is SIZE_MAX until its hello. */
-typedef struct guest {
-    int fd;
-    size_t peer;
-} guest;
-
-typedef struct party {
-    guest *guest;
-    struct pollfd *poll;
-    size_t count, capacity;
-    size_t done; /* peers that said bye */
-} party;
-
-static void dismiss(party *p, size_t index)
-{
-    close(p->guest[index].fd);
-    p->guest[index] = p->guest[--p->count];
-}
-
-static void admit(slc_transport *transport, party *p)
-{
-    int fd;
-    while ((fd = slc_local_accept(transport->listener, &transport->config.log)) >= 0) {
-        if (p->count < p->capacity)
-            p->guest[p->count++] = (guest){ .fd = fd, .peer = SIZE_MAX };
-        else
-            close(fd); /* this user's own, and more than can have business here */
-    }
-}
-
-/* The peer of a hello, or SIZE_MAX for a stranger or a rank that has come already. */
-static size_t known_peer(slc_transport *transport, const party *p, const ask *a)
+/* The peer of a hello, or SIZE_MAX for a stranger or a rank that has come already: what it asked for is kept from the first on. */
+static size_t known_peer(const slc_transport *transport, const ask *a)
 {
     unsigned char differs = 0;
     for (size_t i = 0; i < SLC_TOKEN_BYTES; i++)
@@ -99,15 +67,12 @@ static size_t known_peer(slc_transport *transport, const party *p, const ask *a)
     if (differs != 0 || a->rank < transport->config.trainers || number >= transport->config.workers ||
         transport->slot[number] == UINT32_MAX || transport->peer[transport->slot[number]].base != SLC_ROAD_BEST)
         return SIZE_MAX;
-    for (size_t i = 0; i < p->count; i++)
-        if (p->guest[i].peer == transport->slot[number])
-            return SIZE_MAX;
     return transport->slot[number];
 }
 
-static sluice_status answer_hello(slc_transport *transport, guest *g, const ask *a, sluice_error *error)
+static sluice_status answer_hello(slc_transport *transport, const slc_local_guest *guest, const ask *a, sluice_error *error)
 {
-    slc_host_peer *peer = &transport->peer[g->peer];
+    slc_host_peer *peer = &transport->peer[guest->peer];
     answer reply = { .version = MEET_VERSION, .what = ASK_HELLO, .table_count = transport->table.count };
     int fds[2] = { transport->table.fd, -1 };
     size_t nfds = 1;
@@ -124,7 +89,7 @@ static sluice_status answer_hello(slc_transport *transport, guest *g, const ask 
             return status;
         fds[nfds++] = peer->ring.fd;
     }
-    bool sent = slc_local_send(g->fd, &reply, offsetof(answer, region), fds, nfds);
+    bool sent = slc_local_send(guest->fd, &reply, offsetof(answer, region), fds, nfds);
     if (peer->ring.shared != NULL) {
         close(peer->ring.fd);
         peer->ring.fd = -1;
@@ -132,7 +97,7 @@ static sluice_status answer_hello(slc_transport *transport, guest *g, const ask 
     return sent ? SLUICE_OK : lost(peer, error, "left while it was being answered");
 }
 
-static sluice_status answer_regions(slc_transport *transport, guest *g, const ask *a, sluice_error *error)
+static sluice_status answer_regions(const slc_transport *transport, const slc_local_guest *guest, const ask *a, sluice_error *error)
 {
     answer reply = { .version = MEET_VERSION, .what = ASK_REGIONS };
     int fds[SLC_LOCAL_FDS];
@@ -142,89 +107,42 @@ static sluice_status answer_regions(slc_transport *transport, guest *g, const as
         reply.region[reply.count].bytes = region->bytes;
         fds[reply.count] = region->fd;
     }
-    return slc_local_send(g->fd, &reply, sizeof reply, fds, reply.count)
+    return slc_local_send(guest->fd, &reply, sizeof reply, fds, reply.count)
                ? SLUICE_OK
-               : lost(&transport->peer[g->peer], error, "left while it was being answered");
+               : lost(&transport->peer[guest->peer], error, "left while it was being answered");
 }
 
-/* Reads what a guest asks and answers; *over says that the connection has ended. */
-static sluice_status answer_guest(slc_transport *transport, party *p, guest *g, bool *over, sluice_error *error)
+static sluice_status answer_guest(void *context, slc_local_guest *guest, const void *message, size_t length, bool *over, sluice_error *error)
 {
-    ask a;
-    int fds[SLC_LOCAL_FDS];
-    size_t nfds;
-    *over = false;
-    ssize_t got = slc_local_take(g->fd, &a, sizeof a, fds, &nfds);
-    slc_local_close(fds, nfds);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return SLUICE_OK;
-    bool good = got == sizeof a && a.version == MEET_VERSION;
-    if (g->peer == SIZE_MAX) {
-        size_t peer = good && a.what == ASK_HELLO ? known_peer(transport, p, &a) : SIZE_MAX;
-        *over = peer == SIZE_MAX;
-        if (*over) {
-            slc_say(&transport->config.log, SLUICE_LOG_WARN, "host: a connection without a good hello was cut off");
-            return SLUICE_OK;
-        }
-        g->peer = peer;
-        return answer_hello(transport, g, &a, error);
+    slc_transport *transport = context;
+    const ask *a = message;
+    bool good = length == sizeof *a && a->version == MEET_VERSION;
+    if (guest->peer == SIZE_MAX) {
+        guest->peer = good && a->what == ASK_HELLO ? known_peer(transport, a) : SIZE_MAX;
+        *over = guest->peer == SIZE_MAX;
+        return *over ? SLUICE_OK : answer_hello(transport, guest, a, error);
     }
-    if (good && a.what == ASK_REGIONS)
-        return answer_regions(transport, g, &a, error);
+    if (good && a->what == ASK_REGIONS)
+        return answer_regions(transport, guest, a, error);
     *over = true;
-    p->done++; /* also one that left early: it says why itself, or is missed on the control connection */
-    return got <= 0 || (good && a.what == ASK_BYE) ? SLUICE_OK
-                                                   : lost(&transport->peer[g->peer], error, "broke the rules of the meeting");
+    return length == 0 || (good && a->what == ASK_BYE) ? SLUICE_OK
+                                                       : lost(&transport->peer[guest->peer], error, "broke the rules of the meeting");
 }
 
-static sluice_status serve(slc_transport *transport, party *p, slc_wait *wait, sluice_error *error)
+static int32_t missing(void *context)
 {
-    while (p->done < transport->npeers) {
-        p->poll[0] = (struct pollfd){ .fd = transport->listener, .events = POLLIN };
-        size_t count = p->count;
-        for (size_t i = 0; i < count; i++)
-            p->poll[i + 1] = (struct pollfd){ .fd = p->guest[i].fd, .events = POLLIN };
-        int ready = poll(p->poll, (nfds_t)(count + 1), SLC_TICK_MS);
-        if (ready < 0 && errno != EINTR)
-            return slc_fail_errno(error, errno, SLC_RUNTIME, "host transport: poll");
-        for (size_t i = count; ready > 0 && i > 0; i--) { /* from the end: dismiss moves the last one forward */
-            bool over;
-            if (p->poll[i].revents == 0)
-                continue;
-            sluice_status status = answer_guest(transport, p, &p->guest[i - 1], &over, error);
-            if (status != SLUICE_OK)
-                return status;
-            if (over)
-                dismiss(p, i - 1);
-        }
-        if (ready > 0 && p->poll[0].revents != 0)
-            admit(transport, p);
-        int32_t missing = transport->peer[0].rank;
-        for (size_t i = 0; i < transport->npeers; i++)
-            if (transport->peer[i].base == SLC_ROAD_BEST) {
-                missing = transport->peer[i].rank;
-                break;
-            }
-        sluice_status status = slc_wait_tick(wait, "meeting", missing, error);
-        if (status != SLUICE_OK)
-            return status;
-    }
-    return SLUICE_OK;
+    const slc_transport *transport = context;
+    for (size_t i = 0; i < transport->npeers; i++)
+        if (transport->peer[i].base == SLC_ROAD_BEST)
+            return transport->peer[i].rank;
+    return transport->peer[0].rank;
 }
 
 sluice_status slc_host_serve(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
-    party p = { .capacity = transport->npeers + STRANGERS };
-    p.guest = slc_allocate_zeroed(p.capacity, sizeof *p.guest);
-    p.poll = slc_allocate_zeroed(p.capacity + 1, sizeof *p.poll);
-    sluice_status status = p.guest == NULL || p.poll == NULL
-                               ? slc_fail_memory(error, SLC_RUNTIME, "connections of workers", p.capacity * sizeof *p.poll)
-                               : serve(transport, &p, wait, error);
-    while (p.count > 0)
-        dismiss(&p, p.count - 1);
-    slc_release(p.guest);
-    slc_release(p.poll);
-    return status;
+    const slc_local_party party = { .listener = transport->listener, .expected = transport->npeers, .log = &transport->config.log,
+                                    .context = transport, .answer = answer_guest, .missing = missing };
+    return slc_local_serve(&party, wait, error);
 }
 
 /* ---- the worker ---- */
