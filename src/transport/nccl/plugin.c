@@ -1,23 +1,26 @@
 /*
- * plugin.c: the door of libsluice_cuda: says what the plugin was built against. Includes CUDA's and NCCL's headers and
- * links neither library: they are found when the process runs.
+ * plugin.c: the door of libsluice_cuda. Includes CUDA's and NCCL's headers and links neither library: they are found when
+ * the process runs.
  */
 #include "transport/nccl/plugin.h"
 
-#include "sluice.h"
+#include "transport/nccl/gpu.h"
+#include "transport/nccl/nccl.h"
 
-#include <cuda_runtime_api.h>
+#include <cuda.h>
 #include <nccl.h>
 
-const sluice_cuda_versions *sluice_cuda_plugin_versions(void)
+const sluice_cuda_plugin *sluice_cuda_plugin_open(void)
 {
-    static const sluice_cuda_versions versions = {
-        .size = sizeof versions,
-        .sluice_major = SLUICE_VERSION_MAJOR,
-        .sluice_minor = SLUICE_VERSION_MINOR,
-        .sluice_patch = SLUICE_VERSION_PATCH,
-        .cuda = CUDART_VERSION,
-        .nccl = NCCL_VERSION_CODE,
+    static const sluice_cuda_plugin plugin = {
+        .versions = { .size = sizeof(sluice_cuda_versions),
+                      .sluice_major = SLUICE_VERSION_MAJOR,
+                      .sluice_minor = SLUICE_VERSION_MINOR,
+                      .sluice_patch = SLUICE_VERSION_PATCH,
+                      .cuda = CUDA_VERSION,
+                      .nccl = NCCL_VERSION_CODE },
+        .nccl = &slc_nccl_transport,
+        .gpu = &slc_gpu_table,
     };
-    return &versions;
+    return &plugin;
 }

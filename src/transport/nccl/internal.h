@@ -1,0 +1,135 @@
+/*
+ * internal.h: what the files of the nccl transport share: the transport itself and its peers.
+ *
+ * Peers on one NVLink domain move bytes with copy engines alone: the trainer maps the memory of the worker's live tensors
+ * once, and in each batch writes into it. Two words of device memory order that: `opened`, in the trainer's memory, is
+ * raised by the worker's stream when its tensors may be written; `done`, in the worker's memory, by the trainer's stream
+ * behind its copies. Neither side's host waits for the other between parameters.
+ *
+ *     nccl.c    the operations
+ *     load.c    CUDA's driver
+ *     device.c  a GPU, and what lies behind a pointer
+ *     share.c   device memory that another process can use
+ *     meet.c    trainer and worker of one machine tell each other where to write
+ *     land.c    where each copy lands, as a worker tells it to a trainer
+ *     link.c    a batch: copies in the order asked, and the words that order them
+ */
+#ifndef SLC_TRANSPORT_NCCL_INTERNAL_H
+#define SLC_TRANSPORT_NCCL_INTERNAL_H
+
+#include "base/error.h"
+#include "transport/host/card.h"
+#include "transport/local.h"
+#include "transport/nccl/share.h"
+#include "transport/transport.h"
+#include "transport/wait.h"
+
+#define SLC_RUNTIME "runtime" /* stage of errors while opening and connecting */
+#define SLC_UPDATE "update"   /* stage of errors while bytes move */
+
+/* In memory that a worker and its trainers map: which staging slot the n-th full parameter from this trainer goes to. */
+typedef struct slc_mailbox {
+    _Atomic uint64_t number; /* n; written after `slot` */
+    uint64_t slot;
+    uint64_t unused[6];
+} slc_mailbox;
+
+/*
+ * One copy as a trainer issues it: `height` rows of `width` bytes in `depth` layers; a span has height and depth 1.
+ * Pitches are bytes from row to row, layers rows from layer to layer.
+ */
+typedef struct slc_landing {
+    bool staged;     /* `to` counts from the start of a staging slot */
+    uint64_t to;     /* as mapped here */
+    int64_t from;    /* from the start of this rank's shard */
+    int64_t width, height, depth;
+    int64_t from_pitch, to_pitch, from_layer, to_layer;
+} slc_landing;
+
+typedef struct slc_nccl_peer {
+    int32_t rank;
+    slc_host_card card;
+    bool met;
+    slc_peer_memory memory; /* the peer's, as mapped here */
+    CUdeviceptr word;       /* trainer: done and staged, two words in the worker; worker: opened, in the trainer */
+    uint64_t batches;       /* both ends count the batches in which they met, and the full parameters among them */
+    uint64_t staged;
+    bool active;            /* in the batch under way */
+
+    /* worker */
+    slc_buffer landings; /* what this trainer will be told, until connect is over */
+
+    /* trainer */
+    slc_mailbox *mailboxes, *mailbox; /* the worker's, and the one for this rank */
+    size_t mailbox_bytes;
+    uint64_t slots, slot_bytes, staging; /* of the worker; staging as mapped here */
+    slc_landing *landing; /* by parameter */
+    size_t nlandings, landing_capacity;
+    uint32_t *first;      /* by plan index: where its landings begin; one more at the end */
+    CUstream stream;
+    size_t nspans, nboxes; /* queued for one launch; there is room for all landings */
+    CUdeviceptr *to, *from;
+    size_t *bytes;
+    CUDA_MEMCPY3D_BATCH_OP *box;
+} slc_nccl_peer;
+
+struct slc_transport {
+    slc_transport_config config;
+    bool worker, aborted;
+    int64_t next_tick_ns;
+    slc_cuda cuda;
+    slc_device device;
+    slc_host_card card;
+    int listener; /* worker: the meeting socket until connect is over; else -1 */
+    size_t npeers;
+    slc_nccl_peer *peer; /* in the order of program->peer */
+    uint32_t *slot;      /* by rank on the other side: index in peer, or UINT32_MAX */
+    CUdeviceptr words;   /* trainer: opened, one a peer; worker: done and staged, two a peer */
+    CUstream stream;     /* worker: clears padding and waits for `done` */
+    CUstream rescue;     /* raises words that nobody else will, see abort */
+
+    /* worker */
+    slc_pieces pieces;
+    CUdeviceptr staging;
+    size_t slots, slot_bytes;
+    slc_mailbox *mailbox; /* one a peer */
+    size_t mailbox_bytes;
+    int mailbox_fd;
+};
+
+static inline slc_wait slc_nccl_wait(slc_transport *transport, slc_deadline deadline, slc_watch watch, const char *stage)
+{
+    return (slc_wait){ .deadline = deadline, .watch = watch, .stage = stage, .next_ns = &transport->next_tick_ns };
+}
+
+static inline slc_nccl_peer *slc_nccl_peer_of(slc_transport *transport, int32_t rank)
+{
+    return &transport->peer[transport->slot[transport->worker ? rank : rank - transport->config.trainers]];
+}
+
+/* The driver's error, of this transport's driver. */
+static inline sluice_status slc_nccl_check(const slc_transport *transport, CUresult result, const char *stage, const char *what,
+                                           sluice_error *error)
+{
+    return slc_cuda_check(&transport->cuda, result, stage, what, error);
+}
+
+/*
+ * land.c: a worker appends to each peer's `landings`; a trainer reads one worker's, checked against its own program and what
+ * that worker shares.
+ */
+sluice_status slc_landings_write(slc_transport *transport, sluice_error *error);
+sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *peer, const void *bytes, size_t length, sluice_error *error);
+
+/* meet.c: both sides of the meeting. The device is entered. */
+sluice_status slc_nccl_serve(slc_transport *transport, slc_wait *wait, sluice_error *error);
+sluice_status slc_nccl_greet(slc_transport *transport, slc_nccl_peer *peer, slc_wait *wait, sluice_error *error);
+
+/* link.c: a batch, on either side. The device is entered. */
+sluice_status slc_link_prepare(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error); /* trainer: room for a whole plan */
+sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error);
+sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait, sluice_error *error);
+sluice_status slc_link_end(slc_transport *transport, slc_wait *wait, sluice_error *error);
+void slc_link_abort(slc_transport *transport); /* every wait on a word of this rank ends */
+
+#endif

@@ -1,0 +1,325 @@
+/*
+ * link.c: a batch over the link. A trainer gathers the copies of each worker and launches them together, behind the word
+ * that says that the worker's tensors may be written, and in front of the word that says they are. Full parameters are
+ * launched one by one: a worker tells by its mailbox which staging slot is free. Owns nothing.
+ */
+#include "transport/nccl/internal.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <time.h>
+
+enum { WORD = sizeof(uint64_t) };
+
+/* ---- the trainer: launching ---- */
+
+sluice_status slc_link_prepare(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
+{
+    size_t most = peer->nlandings;
+    (void)transport;
+    peer->to = slc_allocate_zeroed(most, sizeof *peer->to);
+    peer->from = slc_allocate_zeroed(most, sizeof *peer->from);
+    peer->bytes = slc_allocate_zeroed(most, sizeof *peer->bytes);
+    peer->box = slc_allocate_zeroed(most, sizeof *peer->box);
+    if (peer->to == NULL || peer->from == NULL || peer->bytes == NULL || peer->box == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "the copies of a whole plan", most * (3 * WORD + sizeof *peer->box));
+    return SLUICE_OK;
+}
+
+/* The first copies to a worker in a batch wait until it has opened its tensors. */
+static sluice_status enter_batch(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
+{
+    if (peer->active)
+        return SLUICE_OK;
+    peer->active = true;
+    peer->batches++;
+    CUdeviceptr opened = transport->words + (CUdeviceptr)(peer - transport->peer) * WORD;
+    return slc_nccl_check(transport, transport->cuda.StreamWaitValue64(peer->stream, opened, peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
+                          SLC_UPDATE, "waiting for a worker on the GPU", error);
+}
+
+static void queue(slc_nccl_peer *peer, const slc_landing *landing, CUdeviceptr source)
+{
+    CUdeviceptr from = source + (CUdeviceptr)landing->from;
+    CUdeviceptr to = landing->to;
+    if (landing->height == 1 && landing->depth == 1) {
+        peer->from[peer->nspans] = from;
+        peer->to[peer->nspans] = to;
+        peer->bytes[peer->nspans++] = (size_t)landing->width;
+        return;
+    }
+    CUDA_MEMCPY3D_BATCH_OP *box = &peer->box[peer->nboxes++];
+    *box = (CUDA_MEMCPY3D_BATCH_OP){ .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM };
+    box->src.type = box->dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    box->src.op.ptr.ptr = from;
+    box->src.op.ptr.rowLength = (size_t)landing->from_pitch;
+    box->src.op.ptr.layerHeight = landing->depth == 1 ? (size_t)landing->height : (size_t)landing->from_layer;
+    box->dst.op.ptr.ptr = to;
+    box->dst.op.ptr.rowLength = (size_t)landing->to_pitch;
+    box->dst.op.ptr.layerHeight = landing->depth == 1 ? (size_t)landing->height : (size_t)landing->to_layer;
+    box->extent = (CUextent3D){ .width = (size_t)landing->width, .height = (size_t)landing->height, .depth = (size_t)landing->depth };
+}
+
+static CUresult launch_spans(const slc_transport *transport, slc_nccl_peer *peer)
+{
+    const slc_cuda *cuda = &transport->cuda;
+    CUmemcpyAttributes attributes = { .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM };
+    size_t first = 0, failed = SIZE_MAX;
+    if (peer->nspans == 0)
+        return CUDA_SUCCESS;
+    if (cuda->MemcpyBatchAsync != NULL)
+        return cuda->MemcpyBatchAsync(peer->to, peer->from, peer->bytes, peer->nspans, &attributes, &first, 1, &failed, peer->stream);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < peer->nspans && result == CUDA_SUCCESS; i++)
+        result = cuda->MemcpyAsync(peer->to[i], peer->from[i], peer->bytes[i], peer->stream);
+    return result;
+}
+
+static CUresult launch_box(const slc_cuda *cuda, const CUDA_MEMCPY3D_BATCH_OP *box, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t layer = 0; layer < box->extent.depth && result == CUDA_SUCCESS; layer++) {
+        const CUDA_MEMCPY2D plane = {
+            .srcMemoryType = CU_MEMORYTYPE_DEVICE,
+            .srcDevice = box->src.op.ptr.ptr + layer * box->src.op.ptr.layerHeight * box->src.op.ptr.rowLength,
+            .srcPitch = box->src.op.ptr.rowLength,
+            .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+            .dstDevice = box->dst.op.ptr.ptr + layer * box->dst.op.ptr.layerHeight * box->dst.op.ptr.rowLength,
+            .dstPitch = box->dst.op.ptr.rowLength,
+            .WidthInBytes = box->extent.width,
+            .Height = box->extent.height,
+        };
+        result = cuda->Memcpy2DAsync(&plane, stream);
+    }
+    return result;
+}
+
+static CUresult launch_boxes(const slc_transport *transport, slc_nccl_peer *peer)
+{
+    const slc_cuda *cuda = &transport->cuda;
+    size_t failed = SIZE_MAX;
+    if (peer->nboxes == 0)
+        return CUDA_SUCCESS;
+    if (cuda->Memcpy3DBatchAsync != NULL)
+        return cuda->Memcpy3DBatchAsync(peer->nboxes, peer->box, &failed, 0, peer->stream);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < peer->nboxes && result == CUDA_SUCCESS; i++)
+        result = launch_box(cuda, &peer->box[i], peer->stream);
+    return result;
+}
+
+/* Launches what is queued for a worker, and raises one of its words behind that. */
+static sluice_status launch(slc_transport *transport, slc_nccl_peer *peer, CUdeviceptr word, uint64_t value, sluice_error *error)
+{
+    CUresult result = launch_spans(transport, peer);
+    if (result == CUDA_SUCCESS)
+        result = launch_boxes(transport, peer);
+    if (result == CUDA_SUCCESS)
+        result = transport->cuda.StreamWriteValue64(peer->stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    peer->nspans = peer->nboxes = 0;
+    return slc_nccl_check(transport, result, SLC_UPDATE, "launching copies to a worker", error);
+}
+
+/* ---- the trainer: a segment ---- */
+
+/* Where the next full parameter goes, as soon as the worker has a free slot for it. */
+static sluice_status await_slot(slc_nccl_peer *peer, slc_wait *wait, uint64_t *slot, sluice_error *error)
+{
+    const struct timespec pause = { .tv_nsec = 20000 };
+    uint64_t number = ++peer->staged;
+    while (atomic_load_explicit(&peer->mailbox->number, memory_order_acquire) < number) {
+        sluice_status status = slc_wait_tick(wait, "waiting for a staging slot of", peer->rank, error);
+        if (status != SLUICE_OK)
+            return status;
+        (void)nanosleep(&pause, NULL);
+    }
+    *slot = peer->mailbox->slot;
+    return *slot < peer->slots ? SLUICE_OK
+                               : slc_fail(error, SLUICE_PEER, SLC_UPDATE, "rank %" PRId32 " names staging slot %" PRIu64 " of %" PRIu64, peer->rank,
+                                          *slot, peer->slots);
+}
+
+static sluice_status send_to(slc_transport *transport, slc_nccl_peer *peer, uint32_t param, CUdeviceptr source, slc_wait *wait,
+                             sluice_error *error)
+{
+    uint32_t begin = peer->first[param], end = peer->first[param + 1];
+    if (begin == end)
+        return SLUICE_OK;
+    sluice_status status = enter_batch(transport, peer, error);
+    if (status != SLUICE_OK)
+        return status;
+    if (!peer->landing[begin].staged) {
+        for (uint32_t i = begin; i < end; i++)
+            queue(peer, &peer->landing[i], source);
+        return SLUICE_OK;
+    }
+    uint64_t slot;
+    status = await_slot(peer, wait, &slot, error);
+    for (uint32_t i = begin; i < end && status == SLUICE_OK; i++) {
+        slc_landing landing = peer->landing[i];
+        landing.to += peer->staging + slot * peer->slot_bytes;
+        queue(peer, &landing, source);
+    }
+    return status == SLUICE_OK ? launch(transport, peer, peer->word + WORD, peer->staged, error) : status;
+}
+
+sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error)
+{
+    const void *source = transport->config.source[segment->param];
+    if (segment->ncopies > 0 && source == NULL)
+        return slc_fail(error, SLUICE_INVALID, SLC_UPDATE, "parameter %s has no source memory on this rank",
+                        slc_plan_at(transport->config.plan, segment->param)->name);
+    sluice_status status = SLUICE_OK;
+    int32_t last = -1;
+    for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++) {
+        if (segment->copy[i].peer == last)
+            continue;
+        last = segment->copy[i].peer;
+        status = send_to(transport, slc_nccl_peer_of(transport, last), segment->param, (CUdeviceptr)(uintptr_t)source, wait, error);
+    }
+    return status;
+}
+
+/* ---- the worker: a segment ---- */
+
+/* This rank's words for a trainer: done, and staged behind it. */
+static CUdeviceptr words_for(const slc_transport *transport, const slc_nccl_peer *peer)
+{
+    return transport->words + (CUdeviceptr)(peer - transport->peer) * 2 * WORD;
+}
+
+static sluice_status open_to(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
+{
+    if (peer->active)
+        return SLUICE_OK;
+    peer->active = true;
+    peer->batches++;
+    return slc_nccl_check(transport,
+                          transport->cuda.StreamWriteValue64(transport->stream, peer->word, peer->batches, CU_STREAM_WRITE_VALUE_DEFAULT),
+                          SLC_UPDATE, "opening live tensors to a trainer", error);
+}
+
+static sluice_status clear(slc_transport *transport, const slc_fill *fill, sluice_error *error)
+{
+    const slc_cuda *cuda = &transport->cuda;
+    CUdeviceptr base = (CUdeviceptr)(uintptr_t)transport->config.live->item[fill->buffer].data + (CUdeviceptr)fill->destination;
+    int64_t index[SLC_MAX_DIMS] = { 0 };
+    uint32_t outer = fill->ndim > 0 ? fill->ndim - 1 : 0;
+    for (;;) {
+        CUdeviceptr at = base;
+        for (uint32_t d = 0; d < outer; d++)
+            at += (CUdeviceptr)(index[d] * fill->dim[d].destination);
+        CUresult result = fill->ndim == 0 ? cuda->MemsetD8Async(at, 0, (size_t)fill->run, transport->stream)
+                                          : cuda->MemsetD2D8Async(at, (size_t)fill->dim[outer].destination, 0, (size_t)fill->run,
+                                                                  (size_t)fill->dim[outer].count, transport->stream);
+        if (result != CUDA_SUCCESS)
+            return slc_nccl_check(transport, result, SLC_UPDATE, "clearing padding", error);
+        uint32_t d = outer;
+        while (d > 0 && ++index[d - 1] == fill->dim[d - 1].count)
+            index[--d] = 0;
+        if (d == 0)
+            return SLUICE_OK;
+    }
+}
+
+static sluice_status await_stream(slc_transport *transport, CUstream stream, const char *what, int32_t rank, slc_wait *wait,
+                                  sluice_error *error)
+{
+    const struct timespec pause = { .tv_nsec = 20000 };
+    enum { EAGER = 2000 }; /* queries in a row before the thread begins to sleep in between */
+    for (int tries = 0;; tries++) {
+        CUresult result = transport->cuda.StreamQuery(stream);
+        if (result != CUDA_ERROR_NOT_READY)
+            return slc_nccl_check(transport, result, SLC_UPDATE, "moving parameters on the GPU", error);
+        sluice_status status = slc_wait_tick(wait, what, rank, error);
+        if (status != SLUICE_OK)
+            return status;
+        if (tries >= EAGER)
+            (void)nanosleep(&pause, NULL);
+    }
+}
+
+/* A full parameter: each trainer that holds a part is told the slot, and the call returns when all parts are there. */
+static sluice_status receive_staged(slc_transport *transport, const slc_segment *segment, uint64_t slot, slc_wait *wait, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    int32_t last = -1;
+    for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++) {
+        if (segment->copy[i].peer == last)
+            continue;
+        last = segment->copy[i].peer;
+        slc_nccl_peer *peer = slc_nccl_peer_of(transport, last);
+        slc_mailbox *mailbox = &transport->mailbox[peer - transport->peer];
+        mailbox->slot = slot;
+        atomic_store_explicit(&mailbox->number, ++peer->staged, memory_order_release);
+        status = slc_nccl_check(transport,
+                                transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer) + WORD, peer->staged,
+                                                                  CU_STREAM_WAIT_VALUE_GEQ),
+                                SLC_UPDATE, "waiting for a full parameter on the GPU", error);
+    }
+    return status == SLUICE_OK && last >= 0 ? await_stream(transport, transport->stream, "receiving from", last, wait, error) : status;
+}
+
+sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++)
+        status = open_to(transport, slc_nccl_peer_of(transport, segment->copy[i].peer), error);
+    for (uint32_t i = 0; i < segment->nfills && status == SLUICE_OK; i++)
+        status = clear(transport, &segment->fill[i], error);
+    if (status != SLUICE_OK || staging == NULL)
+        return status;
+    uint64_t offset = (uint64_t)(uintptr_t)staging - transport->staging;
+    return receive_staged(transport, segment, offset / transport->slot_bytes, wait, error);
+}
+
+/* ---- the end of a batch ---- */
+
+static sluice_status end_trainer(slc_transport *transport, slc_wait *wait, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; i < transport->npeers && status == SLUICE_OK; i++)
+        if (transport->peer[i].active)
+            status = launch(transport, &transport->peer[i], transport->peer[i].word, transport->peer[i].batches, error);
+    for (size_t i = 0; i < transport->npeers && status == SLUICE_OK; i++)
+        if (transport->peer[i].active)
+            status = await_stream(transport, transport->peer[i].stream, "sending to", transport->peer[i].rank, wait, error);
+    return status;
+}
+
+static sluice_status end_worker(slc_transport *transport, slc_wait *wait, sluice_error *error)
+{
+    int32_t last = -1;
+    for (size_t i = 0; i < transport->npeers; i++) {
+        slc_nccl_peer *peer = &transport->peer[i];
+        if (!peer->active)
+            continue;
+        last = peer->rank;
+        sluice_status status = slc_nccl_check(
+            transport, transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer), peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
+            SLC_UPDATE, "waiting for a trainer on the GPU", error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    return await_stream(transport, transport->stream, "receiving from", last, wait, error);
+}
+
+sluice_status slc_link_end(slc_transport *transport, slc_wait *wait, sluice_error *error)
+{
+    sluice_status status = transport->worker ? end_worker(transport, wait, error) : end_trainer(transport, wait, error);
+    for (size_t i = 0; i < transport->npeers; i++)
+        transport->peer[i].active = false;
+    return status;
+}
+
+/*
+ * A stream that waits for a word that will not come is stuck, and with it whatever the host wants to release. This rank
+ * raises its own words for good: copies that waited run into memory that the batch had been agreed for, and is dirty.
+ */
+void slc_link_abort(slc_transport *transport)
+{
+    const uint64_t last = INT64_MAX;
+    size_t count = transport->npeers * (transport->worker ? 2 : 1);
+    for (size_t i = 0; i < count; i++)
+        (void)transport->cuda.StreamWriteValue64(transport->rescue, transport->words + i * WORD, last, CU_STREAM_WRITE_VALUE_DEFAULT);
+}

@@ -1,0 +1,387 @@
+/* nccl.c: the operations of the nccl transport. */
+#include "transport/nccl/internal.h"
+
+#include "transport/host/map.h"
+#include "transport/nccl/plugin.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- close ---- */
+
+/* Whether a stream has come to its end within a second: what it uses must not go before. */
+static bool has_settled(const slc_transport *transport, CUstream stream)
+{
+    const struct timespec pause = { .tv_nsec = 1000000 };
+    for (int i = 0; stream != NULL && i < 1000; i++) {
+        if (transport->cuda.StreamQuery(stream) != CUDA_ERROR_NOT_READY)
+            return true;
+        (void)nanosleep(&pause, NULL);
+    }
+    return stream == NULL;
+}
+
+static void close_stream(const slc_transport *transport, CUstream stream)
+{
+    if (stream != NULL)
+        (void)transport->cuda.StreamDestroy(stream);
+}
+
+static void close_peer(slc_transport *transport, slc_nccl_peer *peer)
+{
+    close_stream(transport, peer->stream);
+    slc_peer_memory_clear(&peer->memory);
+    if (peer->mailboxes != NULL)
+        munmap(peer->mailboxes, slc_host_pages(peer->mailbox_bytes));
+    slc_buffer_clear(&peer->landings);
+    slc_release(peer->landing);
+    slc_release(peer->first);
+    slc_release(peer->to);
+    slc_release(peer->from);
+    slc_release(peer->bytes);
+    slc_release(peer->box);
+}
+
+static void close_memory(slc_transport *transport)
+{
+    bool settled = has_settled(transport, transport->stream) && has_settled(transport, transport->rescue);
+    for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++)
+        settled = has_settled(transport, transport->peer[i].stream) && settled;
+    if (!settled) { /* the GPU may still write: better lost than given to somebody else */
+        slc_say(&transport->config.log, SLUICE_LOG_ERROR, "nccl: the GPU did not come to rest; its buffers are left to the process' end");
+        return;
+    }
+    for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++)
+        close_peer(transport, &transport->peer[i]);
+    close_stream(transport, transport->stream);
+    close_stream(transport, transport->rescue);
+    slc_device_release(&transport->device, transport->words);
+    slc_device_release(&transport->device, transport->staging);
+}
+
+static void nccl_close(slc_transport *transport)
+{
+    sluice_error ignored = SLUICE_ERROR_INIT;
+    if (transport == NULL)
+        return;
+    if (transport->device.context != NULL && slc_device_enter(&transport->device, SLC_RUNTIME, &ignored) == SLUICE_OK) {
+        close_memory(transport);
+        slc_device_leave(&transport->device);
+    }
+    if (transport->listener >= 0)
+        close(transport->listener);
+    if (transport->mailbox_fd >= 0)
+        close(transport->mailbox_fd);
+    if (transport->mailbox != NULL)
+        munmap(transport->mailbox, transport->mailbox_bytes);
+    slc_pieces_clear(&transport->pieces);
+    slc_device_close(&transport->device);
+    slc_cuda_close(&transport->cuda);
+    slc_release(transport->slot);
+    slc_release(transport->peer);
+    slc_release(transport);
+}
+
+/* ---- open ---- */
+
+static sluice_status make_peers(slc_transport *transport, sluice_error *error)
+{
+    const slc_transport_config *config = &transport->config;
+    size_t others = (size_t)(transport->worker ? config->trainers : config->workers);
+    int32_t first = transport->worker ? 0 : config->trainers;
+    size_t npeers = config->program->npeers;
+    transport->peer = slc_allocate_zeroed(npeers, sizeof *transport->peer);
+    transport->slot = slc_allocate(others * sizeof *transport->slot);
+    if (transport->peer == NULL || transport->slot == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "the peers of this rank", npeers * sizeof *transport->peer);
+    memset(transport->slot, 0xff, others * sizeof *transport->slot);
+    for (size_t i = 0; i < npeers; i++) {
+        transport->peer[i] = (slc_nccl_peer){ .rank = config->program->peer[i], .memory = { .device = &transport->device } };
+        transport->slot[config->program->peer[i] - first] = (uint32_t)i;
+    }
+    transport->npeers = npeers;
+    return SLUICE_OK;
+}
+
+/* The GPU of the first tensor that this rank registered; others are held to it. Without any, the first GPU. */
+static sluice_status find_device(slc_transport *transport, int *ordinal, sluice_error *error)
+{
+    const slc_transport_config *config = &transport->config;
+    const void *data = NULL;
+    const char *name = "";
+    *ordinal = 0;
+    if (transport->worker && config->live->count > 0) {
+        data = config->live->item[0].data;
+        name = config->live->item[0].name;
+    }
+    for (size_t i = 0; !transport->worker && data == NULL && i < config->program->count; i++) {
+        data = config->source[i];
+        name = slc_plan_at(config->plan, i)->name;
+    }
+    if (data == NULL)
+        return SLUICE_OK;
+    slc_place place;
+    sluice_status status = slc_place_of(&transport->cuda, data, SLC_RUNTIME, &place, error);
+    if (status == SLUICE_OK && !place.on_device)
+        status = slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "%s (%p) must lie in GPU memory for transport nccl", name, data);
+    *ordinal = place.ordinal;
+    return status;
+}
+
+static sluice_status make_streams(slc_transport *transport, sluice_error *error)
+{
+    CUresult result = transport->cuda.StreamCreate(&transport->rescue, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS && transport->worker)
+        result = transport->cuda.StreamCreate(&transport->stream, CU_STREAM_NON_BLOCKING);
+    for (size_t i = 0; i < transport->npeers && result == CUDA_SUCCESS && !transport->worker; i++)
+        result = transport->cuda.StreamCreate(&transport->peer[i].stream, CU_STREAM_NON_BLOCKING);
+    return slc_nccl_check(transport, result, SLC_RUNTIME, "creating a stream", error);
+}
+
+static sluice_status make_words(slc_transport *transport, sluice_error *error)
+{
+    size_t bytes = transport->npeers * 2 * sizeof(uint64_t);
+    sluice_status status = slc_device_allocate(&transport->device, bytes, "words between ranks", &transport->words, error);
+    if (status == SLUICE_OK)
+        status = slc_nccl_check(transport, transport->cuda.MemsetD8Async(transport->words, 0, bytes, transport->rescue), SLC_RUNTIME,
+                                "clearing the words", error);
+    return status == SLUICE_OK
+               ? slc_nccl_check(transport, transport->cuda.StreamSynchronize(transport->rescue), SLC_RUNTIME, "clearing the words", error)
+               : status;
+}
+
+/* Everything that trainers write to: live tensors, the staging slots, this rank's words. */
+static sluice_status share_memory(slc_transport *transport, sluice_error *error)
+{
+    const slc_live_set *live = transport->config.live;
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; i < live->count && status == SLUICE_OK; i++) {
+        uintptr_t low, high;
+        slc_live_span(&live->item[i], &low, &high);
+        status = slc_pieces_add(&transport->device, &transport->pieces, (const void *)low, high - low, live->item[i].name, error);
+    }
+    if (status == SLUICE_OK && transport->staging != 0)
+        status = slc_pieces_add(&transport->device, &transport->pieces, (const void *)(uintptr_t)transport->staging,
+                                transport->slots * transport->slot_bytes, "staging", error);
+    if (status == SLUICE_OK)
+        status = slc_pieces_add(&transport->device, &transport->pieces, (const void *)(uintptr_t)transport->words, 1, "words", error);
+    slc_pieces_settle(&transport->pieces);
+    return status;
+}
+
+static sluice_status open_worker(slc_transport *transport, sluice_error *error)
+{
+    transport->mailbox_bytes = slc_host_pages(transport->npeers * sizeof *transport->mailbox);
+    sluice_status status = slc_host_memfd("sluice-mailboxes", transport->mailbox_bytes, &transport->mailbox_fd, error);
+    void *mailboxes = NULL;
+    if (status == SLUICE_OK)
+        status = slc_host_map(transport->mailbox_fd, transport->mailbox_bytes, true, transport->config.rank, "mailbox", &mailboxes, error);
+    transport->mailbox = mailboxes;
+    return status == SLUICE_OK && transport->npeers > 0
+               ? slc_local_listen(SLC_RUNTIME, transport->card.socket, &transport->listener, error)
+               : status;
+}
+
+static sluice_status open_on_device(slc_transport *transport, sluice_error *error)
+{
+    int ordinal;
+    sluice_status status = find_device(transport, &ordinal, error);
+    if (status == SLUICE_OK)
+        status = slc_device_open(&transport->cuda, ordinal, &transport->device, error);
+    if (status == SLUICE_OK)
+        status = slc_device_enter(&transport->device, SLC_RUNTIME, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = make_streams(transport, error);
+    if (status == SLUICE_OK)
+        status = make_words(transport, error);
+    slc_device_leave(&transport->device);
+    return status == SLUICE_OK && transport->worker ? open_worker(transport, error) : status;
+}
+
+static sluice_status nccl_open(const slc_transport_config *config, slc_transport **out, sluice_error *error)
+{
+    *out = NULL;
+    if (config->road != NULL && strcmp(config->road, "link") != 0)
+        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "road (\"%s\") must be \"link\" for transport nccl", config->road);
+    slc_transport *transport = slc_allocate_zeroed(1, sizeof *transport);
+    if (transport == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "the nccl transport", sizeof *transport);
+    transport->config = *config;
+    transport->config.road = NULL; /* the caller's text need not live on */
+    transport->worker = config->rank >= config->trainers;
+    transport->listener = transport->mailbox_fd = -1;
+    sluice_status status = slc_host_card_make(&transport->card, error);
+    if (status == SLUICE_OK)
+        status = make_peers(transport, error);
+    if (status == SLUICE_OK)
+        status = slc_cuda_open(&transport->cuda, error);
+    if (status == SLUICE_OK)
+        status = open_on_device(transport, error);
+    if (status != SLUICE_OK)
+        nccl_close(transport);
+    else
+        *out = transport;
+    return status;
+}
+
+static sluice_status nccl_staging(slc_transport *transport, size_t slots, size_t slot_bytes, void **memory, sluice_error *error)
+{
+    size_t bytes;
+    *memory = NULL;
+    transport->slots = slots;
+    transport->slot_bytes = (slot_bytes + 511) / 512 * 512;
+    if (!slc_multiply_size(slots, transport->slot_bytes, &bytes))
+        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "%zu staging slots of %zu bytes are more than there can be", slots, slot_bytes);
+    sluice_status status = slc_device_allocate(&transport->device, bytes, "staging slots", &transport->staging, error);
+    for (size_t i = 0; i < slots && status == SLUICE_OK; i++)
+        memory[i] = (void *)(uintptr_t)(transport->staging + i * transport->slot_bytes);
+    return status;
+}
+
+static sluice_status nccl_must_match(slc_transport *transport, slc_buffer *lines, sluice_error *error)
+{
+    (void)transport;
+    return slc_buffer_text(lines, "nccl_transport=1\n") ? SLUICE_OK : slc_fail_memory(error, SLC_RUNTIME, "what must match", 64);
+}
+
+static sluice_status nccl_card(slc_transport *transport, slc_buffer *card, sluice_error *error)
+{
+    return slc_host_card_write(&transport->card, card, error);
+}
+
+/* ---- connect ---- */
+
+static sluice_status connect_worker(slc_transport *transport, slc_wait *wait, sluice_error *error)
+{
+    sluice_status status = share_memory(transport, error);
+    if (status == SLUICE_OK)
+        status = slc_landings_write(transport, error);
+    if (status == SLUICE_OK && transport->npeers > 0)
+        status = slc_nccl_serve(transport, wait, error);
+    for (size_t i = 0; i < transport->npeers; i++)
+        slc_buffer_clear(&transport->peer[i].landings);
+    if (transport->listener >= 0)
+        close(transport->listener);
+    transport->listener = -1;
+    return status;
+}
+
+/* Raises a word to what it is: a road that cannot be written does not open. */
+static sluice_status try_peer(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
+{
+    CUresult result = transport->cuda.StreamWriteValue64(peer->stream, peer->word, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (result == CUDA_SUCCESS)
+        result = transport->cuda.StreamSynchronize(peer->stream);
+    return slc_nccl_check(transport, result, SLC_RUNTIME, "writing into a worker's memory", error);
+}
+
+static sluice_status connect_trainer(slc_transport *transport, slc_wait *wait, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; i < transport->npeers && status == SLUICE_OK; i++) {
+        slc_nccl_peer *peer = &transport->peer[i];
+        status = slc_nccl_greet(transport, peer, wait, error);
+        if (status == SLUICE_OK)
+            status = slc_link_prepare(transport, peer, error);
+        if (status == SLUICE_OK)
+            status = try_peer(transport, peer, error);
+    }
+    return status;
+}
+
+static sluice_status nccl_connect(slc_transport *transport, const unsigned char *const *card, const size_t *length, slc_deadline deadline,
+                                  slc_watch watch, sluice_error *error)
+{
+    slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_RUNTIME);
+    for (size_t i = 0; i < transport->npeers; i++) {
+        slc_nccl_peer *peer = &transport->peer[i];
+        sluice_status status = slc_host_card_read(card[i], length[i], peer->rank, &peer->card, error);
+        if (status == SLUICE_OK)
+            status = slc_host_card_check(&transport->card, &peer->card, peer->rank, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    sluice_status status = slc_device_enter(&transport->device, SLC_RUNTIME, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = transport->worker ? connect_worker(transport, &wait, error) : connect_trainer(transport, &wait, error);
+    slc_device_leave(&transport->device);
+    return status;
+}
+
+static const char *nccl_road(const slc_transport *transport, size_t peer)
+{
+    (void)transport;
+    (void)peer;
+    return "link";
+}
+
+/* ---- a batch ---- */
+
+static sluice_status refuse_aborted(sluice_error *error)
+{
+    return slc_fail(error, SLUICE_CANCELLED, SLC_UPDATE, "the transport was aborted");
+}
+
+static sluice_status nccl_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
+{
+    (void)deadline;
+    (void)watch;
+    return transport->aborted ? refuse_aborted(error) : SLUICE_OK;
+}
+
+static sluice_status nccl_run(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline, slc_watch watch,
+                              sluice_error *error)
+{
+    if (transport->aborted)
+        return refuse_aborted(error);
+    slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_UPDATE);
+    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = transport->worker ? slc_link_receive(transport, segment, staging, &wait, error) : slc_link_send(transport, segment, &wait, error);
+    slc_device_leave(&transport->device);
+    return status;
+}
+
+static sluice_status nccl_end(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
+{
+    if (transport->aborted)
+        return refuse_aborted(error);
+    slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_UPDATE);
+    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_link_end(transport, &wait, error);
+    slc_device_leave(&transport->device);
+    return status;
+}
+
+static void nccl_abort(slc_transport *transport)
+{
+    sluice_error ignored = SLUICE_ERROR_INIT;
+    if (transport->aborted || slc_device_enter(&transport->device, SLC_UPDATE, &ignored) != SLUICE_OK)
+        return;
+    transport->aborted = true;
+    slc_link_abort(transport);
+    slc_device_leave(&transport->device);
+}
+
+const slc_transport_ops slc_nccl_transport = {
+    .name = "nccl",
+    .open = nccl_open,
+    .staging = nccl_staging,
+    .must_match = nccl_must_match,
+    .card = nccl_card,
+    .connect = nccl_connect,
+    .road = nccl_road,
+    .begin = nccl_begin,
+    .run = nccl_run,
+    .end = nccl_end,
+    .abort = nccl_abort,
+    .close = nccl_close,
+};
