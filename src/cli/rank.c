@@ -221,7 +221,9 @@ static sluice_status verify(rank *r, sluice_error *error)
 {
     double start = slc_now_s();
     uint64_t bytes;
-    sluice_status status = slc_verify(r->job, r->update, &r->cancel.cancelled, &bytes, error);
+    sluice_status status = slc_serving_fetch(&r->serving, error);
+    if (status == SLUICE_OK)
+        status = slc_verify(r->job, r->update, &r->cancel.cancelled, &bytes, error);
     if (status == SLUICE_OK)
         status = slc_serving_check_guards(&r->serving, error);
     if (status == SLUICE_OK)
@@ -233,7 +235,9 @@ static sluice_status save(rank *r, sluice_error *error)
 {
     double start = slc_now_s();
     uint64_t bytes;
-    sluice_status status = slc_save(r->job, &r->cancel.cancelled, &bytes, error);
+    sluice_status status = slc_serving_fetch(&r->serving, error);
+    if (status == SLUICE_OK)
+        status = slc_save(r->job, &r->cancel.cancelled, &bytes, error);
     if (status == SLUICE_OK)
         report_work(r, "saved", slc_now_s() - start, bytes);
     return status;

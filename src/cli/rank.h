@@ -7,6 +7,7 @@
 
 #include "cli/cancel.h"
 #include "cli/job.h"
+#include "cli/mirror.h"
 #include "cli/report.h"
 
 /* Exit codes of the program. */
@@ -32,6 +33,7 @@ typedef struct slc_shards {
     unsigned char *block;
     size_t bytes;
     bool mapped; /* block is mmap'ed here; else from sluice_memory_alloc */
+    slc_mirror mirror;
 } slc_shards;
 
 /* Works out the boxes, allocates, registers. An init info that cannot be read gives no shards and no error: init says it to all ranks. */
@@ -47,6 +49,7 @@ typedef struct slc_serving {
     slc_job *job;
     unsigned char *block;
     size_t bytes;
+    slc_mirror mirror;
     size_t *first; /* by parameter: where its uses begin in `use`; nparams + 1 */
     struct slc_use *use;
     bool reloading;
@@ -56,6 +59,8 @@ typedef struct slc_serving {
 
 /* Allocates and poisons live memory, registers every live tensor and the host description. */
 sluice_status slc_serving_make(slc_serving *serving, slc_job *job, sluice_engine *engine, sluice_error *error);
+/* Brings what a GPU holds to where it is verified. */
+sluice_status slc_serving_fetch(slc_serving *serving, sluice_error *error);
 /* INTERNAL where something wrote between two live tensors. */
 sluice_status slc_serving_check_guards(const slc_serving *serving, sluice_error *error);
 void slc_serving_clear(slc_serving *serving);

@@ -47,7 +47,7 @@ static sluice_status allocate(slc_shards *shards, const slc_job *job, sluice_eng
 {
     if (shards->bytes == 0)
         return SLUICE_OK;
-    if (!job->ordinary) {
+    if (!job->ordinary && (job->transport == NULL || strcmp(job->transport, "host") == 0)) {
         void *data = NULL;
         sluice_status status = sluice_memory_alloc(engine, shards->bytes, &data, error);
         shards->block = data;
@@ -70,7 +70,8 @@ static sluice_status register_all(slc_shards *shards, const slc_job *job, sluice
         const slc_job_param *param = &job->param[shard->param];
         shard->data = at;
         at += ((size_t)shard->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        status = sluice_register_source(engine, param->name, param->dtype->name, shard->data, (size_t)shard->bytes, error);
+        status = sluice_register_source(engine, param->name, param->dtype->name, slc_mirror_there(&shards->mirror, shard->data),
+                                        (size_t)shard->bytes, error);
     }
     return status;
 }
@@ -89,6 +90,8 @@ sluice_status slc_shards_make(slc_shards *shards, const slc_job *job, sluice_eng
     status = list_shards(shards, job, plan, error);
     if (status == SLUICE_OK)
         status = allocate(shards, job, engine, error);
+    if (status == SLUICE_OK)
+        status = slc_mirror_make(&shards->mirror, job, shards->block, shards->bytes, error);
     if (status == SLUICE_OK)
         status = register_all(shards, job, engine, error);
 out:
@@ -112,11 +115,12 @@ sluice_status slc_shards_fill(slc_shards *shards, const slc_job *job, uint64_t u
             return slc_fail(error, SLUICE_CANCELLED, "trainer", "cancelled while it wrote update %llu",
                             (unsigned long long)update);
     }
-    return SLUICE_OK;
+    return slc_mirror_send(&shards->mirror, shards->block, shards->bytes, error);
 }
 
 void slc_shards_clear(slc_shards *shards, sluice_engine *engine)
 {
+    slc_mirror_clear(&shards->mirror);
     if (shards->mapped)
         munmap(shards->block, shards->bytes);
     else if (shards->block != NULL)

@@ -65,7 +65,7 @@ static sluice_status register_all(slc_serving *serving, sluice_engine *engine, s
                              .dtype = served->dtype->name,
                              .ndim = (uint32_t)served->ndim,
                              .shape = served->shape,
-                             .data = served->data,
+                             .data = slc_mirror_there(&serving->mirror, served->data),
                              .attributes = served->attributes };
         status = sluice_register_live(engine, &live, error);
     }
@@ -89,7 +89,15 @@ sluice_status slc_serving_make(slc_serving *serving, slc_job *job, sluice_engine
     serving->block = block;
     serving->bytes = bytes;
     memset(block, SLC_POISON, bytes);
-    return register_all(serving, engine, error);
+    status = slc_mirror_make(&serving->mirror, job, serving->block, bytes, error);
+    if (status == SLUICE_OK)
+        status = slc_mirror_send(&serving->mirror, serving->block, bytes, error);
+    return status == SLUICE_OK ? register_all(serving, engine, error) : status;
+}
+
+sluice_status slc_serving_fetch(slc_serving *serving, sluice_error *error)
+{
+    return slc_mirror_fetch(&serving->mirror, serving->block, serving->bytes, error);
 }
 
 sluice_status slc_serving_check_guards(const slc_serving *serving, sluice_error *error)
@@ -107,6 +115,7 @@ sluice_status slc_serving_check_guards(const slc_serving *serving, sluice_error 
 
 void slc_serving_clear(slc_serving *serving)
 {
+    slc_mirror_clear(&serving->mirror);
     if (serving->block != NULL)
         munmap(serving->block, serving->bytes);
     slc_arena_clear(&serving->arena);
@@ -140,6 +149,21 @@ static void clear_padding(slc_served *served, const slc_zero *zero)
         memset(served->data + stretch.live, 0, (size_t)stretch.unit);
 }
 
+/* On a GPU the tensor is changed here: it may hold parts that came in place. */
+static sluice_status load_use(slc_serving *serving, const struct slc_use *use, const slc_job_param *param, const unsigned char *data,
+                              sluice_error *error)
+{
+    slc_served *served = &serving->job->served[use->served];
+    sluice_status status = slc_mirror_fetch(&serving->mirror, served->data, (size_t)served->bytes, error);
+    if (status != SLUICE_OK)
+        return status;
+    if (use->content != NULL)
+        copy_content(served, use->content, param, data);
+    else
+        clear_padding(served, use->zero);
+    return slc_mirror_send(&serving->mirror, served->data, (size_t)served->bytes, error);
+}
+
 static sluice_status load_one(slc_serving *serving, const sluice_tensor *tensor, sluice_error *error)
 {
     slc_job *job = serving->job;
@@ -149,15 +173,12 @@ static sluice_status load_one(slc_serving *serving, const sluice_tensor *tensor,
         strcmp(tensor->dtype, param->dtype->name) != 0)
         return slc_fail(error, SLUICE_CALLBACK, "load_weights", "\"%s\" (%zu bytes) is not the tensor that was announced",
                         tensor->name, tensor->bytes);
-    for (size_t u = serving->first[index]; u < serving->first[index + 1]; u++) {
-        const struct slc_use *use = &serving->use[u];
-        if (use->content != NULL)
-            copy_content(&job->served[use->served], use->content, param, tensor->data);
-        else
-            clear_padding(&job->served[use->served], use->zero);
-    }
+    const unsigned char *data = tensor->data;
+    sluice_status status = slc_mirror_borrow(&serving->mirror, tensor->data, tensor->bytes, &data, error);
+    for (size_t u = serving->first[index]; u < serving->first[index + 1] && status == SLUICE_OK; u++)
+        status = load_use(serving, &serving->use[u], param, data, error);
     serving->loaded++;
-    return SLUICE_OK;
+    return status;
 }
 
 sluice_status slc_serving_reload_begin(slc_serving *serving, sluice_error *error)
