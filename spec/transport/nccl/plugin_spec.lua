@@ -13,18 +13,30 @@ describe("the CUDA plugin", function()
          return
       end
       file:close()
-      inside.declare("sluice.h", "transport/nccl/plugin.h")
+      inside.declare("transport/nccl/plugin.h")
       return ffi.load(path)
    end
 
    it("tells the versions of Sluice, CUDA and NCCL that it was built against", function()
       local library = plugin()
       if library then
-         local versions = library.sluice_cuda_plugin_versions()
+         local versions = library.sluice_cuda_plugin_open().versions
          assert.equal(ffi.sizeof("sluice_cuda_versions"), versions.size)
          assert.same({0, 1, 0}, {versions.sluice_major, versions.sluice_minor, versions.sluice_patch})
-         assert.truthy(versions.cuda >= 11000)
+         assert.truthy(versions.cuda >= 12080)
          assert.truthy(versions.nccl >= 21800)
+      end
+   end)
+
+   it("exports its door and nothing else", function()
+      if plugin() then
+         local pipe = assert(io.popen("nm --dynamic --defined-only " .. path))
+         local names = {}
+         for name in pipe:read("*a"):gmatch("%x+ %u ([%w_]+)") do
+            names[#names + 1] = name
+         end
+         pipe:close()
+         assert.same({ "sluice_cuda_plugin_open" }, names)
       end
    end)
 

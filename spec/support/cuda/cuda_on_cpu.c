@@ -1,0 +1,645 @@
+/*
+ * cuda_on_cpu.c: the part of CUDA's driver that the nccl transport uses, done by processors and ordinary memory, so that the
+ * transport runs where there is no GPU: two devices, contexts, streams that really run beside their host (a thread each),
+ * words that streams wait for, memory of one process mapped in another. It is strict where the real driver is: calls without
+ * a current context fail, a handle opens once a process and never in its own, copies must lie inside allocations.
+ *
+ * Built as libcuda.so.1 for specs; never installed. Addresses are those of shared memory (memfd), mapped by whoever opens
+ * a handle.
+ */
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#undef cuMemcpyBatchAsync
+#undef cuMemcpy3DBatchAsync
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DEVICES = 2, DRIVER = 13000, MOST_CONTEXTS = 16 };
+static const size_t MEMORY = (size_t)8 << 30; /* of each device, as it says */
+
+/* ---- contexts ---- */
+
+struct CUctx_st {
+    int ordinal;
+};
+
+static struct CUctx_st primary[DEVICES] = { { 0 }, { 1 } };
+static _Thread_local CUcontext current[MOST_CONTEXTS];
+static _Thread_local int entered;
+
+static CUcontext here(void)
+{
+    return entered > 0 ? current[entered - 1] : NULL;
+}
+
+static CUresult init(unsigned int flags)
+{
+    return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult driver_version(int *version)
+{
+    *version = DRIVER;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_get(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < DEVICES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static CUresult device_count(int *count)
+{
+    *count = DEVICES;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_name(char *name, int length, CUdevice device)
+{
+    snprintf(name, (size_t)length, "processor as GPU %d", device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_uuid(CUuuid *uuid, CUdevice device)
+{
+    memset(uuid, device + 1, sizeof *uuid);
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_retain(CUcontext *context, CUdevice device)
+{
+    *context = &primary[device];
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_release(CUdevice device)
+{
+    return device >= 0 && device < DEVICES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static CUresult context_push(CUcontext context)
+{
+    if (entered == MOST_CONTEXTS)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    current[entered++] = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_pop(CUcontext *context)
+{
+    if (entered == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *context = current[--entered];
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_device(CUdevice *device)
+{
+    if (here() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = here()->ordinal;
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_peer(CUcontext context, unsigned int flags)
+{
+    (void)flags;
+    return here() == NULL || context == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+static CUresult error_name(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : "CUDA_ERROR";
+    return CUDA_SUCCESS;
+}
+
+static CUresult error_string(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : error == CUDA_ERROR_INVALID_VALUE ? "invalid argument" : "an error";
+    return CUDA_SUCCESS;
+}
+
+/* ---- memory ---- */
+
+/* An allocation of this process, or one that it mapped. */
+struct block {
+    struct block *next;
+    unsigned char *base;
+    size_t size;
+    int fd, ordinal;
+    CUipcMemHandle handle; /* of one that was mapped */
+    bool mapped;
+};
+
+static struct {
+    pthread_mutex_t mutex;
+    struct block *first;
+    size_t taken[DEVICES];
+} memory = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+/* Under the mutex. */
+static struct block *find(CUdeviceptr address, size_t bytes)
+{
+    for (struct block *block = memory.first; block != NULL; block = block->next) {
+        uintptr_t base = (uintptr_t)block->base;
+        if (address >= base && address - base < block->size && bytes <= block->size - (address - base))
+            return block;
+    }
+    return NULL;
+}
+
+static bool is_device(CUdeviceptr address, size_t bytes)
+{
+    pthread_mutex_lock(&memory.mutex);
+    bool known = find(address, bytes) != NULL;
+    pthread_mutex_unlock(&memory.mutex);
+    return known;
+}
+
+static CUresult memory_allocate(CUdeviceptr *address, size_t bytes)
+{
+    if (here() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&memory.mutex);
+    size_t *taken = &memory.taken[here()->ordinal];
+    bool fits = bytes <= MEMORY - *taken;
+    if (fits)
+        *taken += bytes;
+    pthread_mutex_unlock(&memory.mutex);
+    struct block *block = fits ? calloc(1, sizeof *block) : NULL;
+    int fd = block == NULL ? -1 : memfd_create("gpu", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *block = (struct block){ .base = data, .size = bytes, .fd = fd, .ordinal = here()->ordinal };
+    pthread_mutex_lock(&memory.mutex);
+    block->next = memory.first;
+    memory.first = block;
+    pthread_mutex_unlock(&memory.mutex);
+    *address = (CUdeviceptr)(uintptr_t)data;
+    return CUDA_SUCCESS;
+}
+
+static CUresult drop(CUdeviceptr address, bool mapped)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&memory.mutex);
+    for (struct block **at = &memory.first; *at != NULL; at = &(*at)->next) {
+        struct block *block = *at;
+        if ((CUdeviceptr)(uintptr_t)block->base != address || block->mapped != mapped)
+            continue;
+        munmap(block->base, block->size);
+        if (!mapped)
+            memory.taken[block->ordinal] -= block->size;
+        if (block->fd >= 0)
+            close(block->fd);
+        *at = block->next;
+        free(block);
+        result = CUDA_SUCCESS;
+        break;
+    }
+    pthread_mutex_unlock(&memory.mutex);
+    return result;
+}
+
+static CUresult memory_free(CUdeviceptr address)
+{
+    return here() == NULL ? CUDA_ERROR_INVALID_CONTEXT : drop(address, false);
+}
+
+static CUresult memory_info(size_t *left, size_t *all)
+{
+    if (here() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *all = MEMORY;
+    *left = MEMORY - memory.taken[here()->ordinal];
+    return CUDA_SUCCESS;
+}
+
+static CUresult memory_range(CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+    if (here() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&memory.mutex);
+    struct block *block = find(address, 1);
+    if (block != NULL) {
+        *base = (CUdeviceptr)(uintptr_t)block->base;
+        *size = block->size;
+    }
+    pthread_mutex_unlock(&memory.mutex);
+    return block == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+static CUresult pointer_attributes(unsigned int count, CUpointer_attribute *attribute, void **value, CUdeviceptr address)
+{
+    pthread_mutex_lock(&memory.mutex);
+    struct block *block = find(address, 1);
+    for (unsigned int i = 0; i < count; i++) {
+        uint32_t fact = 0;
+        if (attribute[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+            fact = block != NULL ? CU_MEMORYTYPE_DEVICE : 0;
+        else if (attribute[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+            fact = block != NULL ? (uint32_t)block->ordinal : (uint32_t)-2;
+        else if (attribute[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
+            fact = block != NULL && !block->mapped;
+        memcpy(value[i], &fact, attribute[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ? 1 : sizeof fact);
+    }
+    pthread_mutex_unlock(&memory.mutex);
+    return CUDA_SUCCESS;
+}
+
+/* ---- handles between processes ---- */
+
+struct ticket {
+    int32_t pid, fd, ordinal;
+    uint64_t size;
+};
+
+static CUresult handle_get(CUipcMemHandle *handle, CUdeviceptr address)
+{
+    pthread_mutex_lock(&memory.mutex);
+    struct block *block = find(address, 1);
+    bool good = here() != NULL && block != NULL && !block->mapped && (CUdeviceptr)(uintptr_t)block->base == address;
+    if (good) {
+        struct ticket ticket = { .pid = (int32_t)getpid(), .fd = block->fd, .ordinal = block->ordinal, .size = block->size };
+        memset(handle, 0, sizeof *handle);
+        memcpy(handle, &ticket, sizeof ticket);
+    }
+    pthread_mutex_unlock(&memory.mutex);
+    return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static bool is_open(const CUipcMemHandle *handle)
+{
+    bool found = false;
+    pthread_mutex_lock(&memory.mutex);
+    for (struct block *block = memory.first; block != NULL && !found; block = block->next)
+        found = block->mapped && memcmp(&block->handle, handle, sizeof *handle) == 0;
+    pthread_mutex_unlock(&memory.mutex);
+    return found;
+}
+
+static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    struct ticket ticket;
+    char path[64];
+    memcpy(&ticket, &handle, sizeof ticket);
+    if (here() == NULL || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (ticket.pid == (int32_t)getpid())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (is_open(&handle))
+        return CUDA_ERROR_ALREADY_MAPPED;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket.pid, ticket.fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct block *block = fd < 0 ? NULL : calloc(1, sizeof *block);
+    void *data = block == NULL ? MAP_FAILED : mmap(NULL, ticket.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (data == MAP_FAILED) {
+        free(block);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *block = (struct block){ .base = data, .size = ticket.size, .fd = -1, .ordinal = ticket.ordinal, .handle = handle, .mapped = true };
+    pthread_mutex_lock(&memory.mutex);
+    block->next = memory.first;
+    memory.first = block;
+    pthread_mutex_unlock(&memory.mutex);
+    *address = (CUdeviceptr)(uintptr_t)data;
+    return CUDA_SUCCESS;
+}
+
+static CUresult handle_close(CUdeviceptr address)
+{
+    return drop(address, true);
+}
+
+/* ---- streams ---- */
+
+/* One thing that a stream does; a box of rows for copies and fills. */
+struct work {
+    struct work *next;
+    enum { COPY, FILL, RAISE, WAIT } what;
+    unsigned char *to;
+    const unsigned char *from;
+    size_t width, height, depth, to_pitch, from_pitch, to_layer, from_layer;
+    int byte;
+    uint64_t value;
+};
+
+struct CUstream_st {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct work *first, **last;
+    size_t waiting; /* works not done yet */
+    bool ending;
+};
+
+static void do_work(struct CUstream_st *stream, const struct work *work)
+{
+    const struct timespec pause = { .tv_nsec = 50000 };
+    if (work->what == RAISE) {
+        __atomic_store_n((uint64_t *)(void *)work->to, work->value, __ATOMIC_RELEASE);
+        return;
+    }
+    if (work->what == WAIT) {
+        bool ending = false;
+        while (!ending && (int64_t)(__atomic_load_n((const uint64_t *)(const void *)work->from, __ATOMIC_ACQUIRE) - work->value) < 0) {
+            nanosleep(&pause, NULL);
+            pthread_mutex_lock(&stream->mutex);
+            ending = stream->ending;
+            pthread_mutex_unlock(&stream->mutex);
+        }
+        return;
+    }
+    for (size_t z = 0; z < work->depth; z++)
+        for (size_t y = 0; y < work->height; y++) {
+            unsigned char *to = work->to + z * work->to_layer + y * work->to_pitch;
+            if (work->what == FILL)
+                memset(to, work->byte, work->width);
+            else
+                memcpy(to, work->from + z * work->from_layer + y * work->from_pitch, work->width);
+        }
+}
+
+static void *run(void *context)
+{
+    struct CUstream_st *stream = context;
+    pthread_mutex_lock(&stream->mutex);
+    for (;;) {
+        while (stream->first == NULL && !stream->ending)
+            pthread_cond_wait(&stream->changed, &stream->mutex);
+        struct work *work = stream->first;
+        if (work == NULL)
+            break;
+        stream->first = work->next;
+        if (stream->first == NULL)
+            stream->last = &stream->first;
+        pthread_mutex_unlock(&stream->mutex);
+        do_work(stream, work);
+        free(work);
+        pthread_mutex_lock(&stream->mutex);
+        stream->waiting--;
+        pthread_cond_broadcast(&stream->changed);
+    }
+    pthread_mutex_unlock(&stream->mutex);
+    return NULL;
+}
+
+static CUresult stream_create(CUstream *out, unsigned int flags)
+{
+    if (here() == NULL || flags != CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct CUstream_st *stream = calloc(1, sizeof *stream);
+    if (stream == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_init(&stream->mutex, NULL);
+    pthread_cond_init(&stream->changed, NULL);
+    stream->last = &stream->first;
+    if (pthread_create(&stream->thread, NULL, run, stream) != 0) {
+        free(stream);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_destroy(CUstream stream)
+{
+    pthread_mutex_lock(&stream->mutex);
+    stream->ending = true;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->mutex);
+    pthread_join(stream->thread, NULL);
+    pthread_mutex_destroy(&stream->mutex);
+    pthread_cond_destroy(&stream->changed);
+    free(stream);
+    return CUDA_SUCCESS;
+}
+
+static CUresult enqueue(CUstream stream, const struct work *what)
+{
+    struct work *work = here() == NULL ? NULL : malloc(sizeof *work);
+    if (work == NULL)
+        return here() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_OUT_OF_MEMORY;
+    *work = *what;
+    work->next = NULL;
+    pthread_mutex_lock(&stream->mutex);
+    *stream->last = work;
+    stream->last = &work->next;
+    stream->waiting++;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->mutex);
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_query(CUstream stream)
+{
+    if (here() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&stream->mutex);
+    bool idle = stream->waiting == 0;
+    pthread_mutex_unlock(&stream->mutex);
+    return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult stream_synchronize(CUstream stream)
+{
+    pthread_mutex_lock(&stream->mutex);
+    while (stream->waiting > 0)
+        pthread_cond_wait(&stream->changed, &stream->mutex);
+    pthread_mutex_unlock(&stream->mutex);
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_write(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
+{
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || !is_device(address, sizeof value))
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct work work = { .what = RAISE, .to = (unsigned char *)(uintptr_t)address, .value = value };
+    return enqueue(stream, &work);
+}
+
+static CUresult stream_wait(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
+{
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ || !is_device(address, sizeof value))
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct work work = { .what = WAIT, .from = (const unsigned char *)(uintptr_t)address, .value = value };
+    return enqueue(stream, &work);
+}
+
+/* ---- copies ---- */
+
+/* Bytes from the first to behind the last of a box. */
+static size_t reach(size_t width, size_t height, size_t depth, size_t pitch, size_t layer)
+{
+    return width + (height - 1) * pitch + (depth - 1) * layer;
+}
+
+/* Of two addresses at least one is on a device; the other may be the host's. */
+static CUresult copy_box(CUstream stream, struct work *work)
+{
+    if (work->width == 0 || work->height == 0 || work->depth == 0 || work->to_pitch < work->width || work->from_pitch < work->width)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool to = is_device((CUdeviceptr)(uintptr_t)work->to, reach(work->width, work->height, work->depth, work->to_pitch, work->to_layer));
+    bool from = is_device((CUdeviceptr)(uintptr_t)work->from, reach(work->width, work->height, work->depth, work->from_pitch, work->from_layer));
+    work->what = COPY;
+    return to || from ? enqueue(stream, work) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    struct work work = { .to = (unsigned char *)(uintptr_t)to, .from = (const unsigned char *)(uintptr_t)from, .width = bytes, .height = 1,
+                         .depth = 1, .to_pitch = bytes, .from_pitch = bytes };
+    return copy_box(stream, &work);
+}
+
+static CUresult copy_plane(const CUDA_MEMCPY2D *plane, CUstream stream)
+{
+    struct work work = { .to = (unsigned char *)(uintptr_t)plane->dstDevice, .from = (const unsigned char *)(uintptr_t)plane->srcDevice,
+                         .width = plane->WidthInBytes, .height = plane->Height, .depth = 1, .to_pitch = plane->dstPitch,
+                         .from_pitch = plane->srcPitch };
+    return copy_box(stream, &work);
+}
+
+static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUmemcpyAttributes *attributes, size_t *first,
+                           size_t nattributes, size_t *failed, CUstream stream)
+{
+    if (count == 0 || nattributes != 1 || first[0] != 0 || attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        CUresult result = is_device(to[i], bytes[i]) && is_device(from[i], bytes[i]) ? copy(to[i], from[i], bytes[i], stream)
+                                                                                   : CUDA_ERROR_INVALID_VALUE;
+        if (result != CUDA_SUCCESS) {
+            *failed = i;
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_boxes(size_t count, CUDA_MEMCPY3D_BATCH_OP *box, size_t *failed, unsigned long long flags, CUstream stream)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t to_pitch = box[i].dst.op.ptr.rowLength, from_pitch = box[i].src.op.ptr.rowLength;
+        struct work work = { .to = (unsigned char *)(uintptr_t)box[i].dst.op.ptr.ptr,
+                             .from = (const unsigned char *)(uintptr_t)box[i].src.op.ptr.ptr,
+                             .width = box[i].extent.width, .height = box[i].extent.height, .depth = box[i].extent.depth,
+                             .to_pitch = to_pitch, .from_pitch = from_pitch,
+                             .to_layer = to_pitch * box[i].dst.op.ptr.layerHeight, .from_layer = from_pitch * box[i].src.op.ptr.layerHeight };
+        bool layered = box[i].dst.op.ptr.layerHeight >= work.height && box[i].src.op.ptr.layerHeight >= work.height;
+        CUresult result = flags == 0 && layered ? copy_box(stream, &work) : CUDA_ERROR_INVALID_VALUE;
+        if (result != CUDA_SUCCESS) {
+            *failed = i;
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult fill(CUdeviceptr to, unsigned char byte, size_t bytes, CUstream stream)
+{
+    const struct work work = { .what = FILL, .to = (unsigned char *)(uintptr_t)to, .width = bytes, .height = 1, .depth = 1, .byte = byte };
+    return is_device(to, bytes) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult fill_plane(CUdeviceptr to, size_t pitch, unsigned char byte, size_t width, size_t height, CUstream stream)
+{
+    const struct work work = { .what = FILL, .to = (unsigned char *)(uintptr_t)to, .width = width, .height = height, .depth = 1,
+                               .to_pitch = pitch, .byte = byte };
+    return is_device(to, reach(width, height, 1, pitch, 0)) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Memory that is mapped piece by piece is for real GPUs. */
+static CUresult not_here(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* ---- the door ---- */
+
+typedef void (*any)(void);
+
+__attribute__((visibility("default"))) CUresult cuDriverGetVersion(int *version)
+{
+    return driver_version(version);
+}
+
+#undef cuGetProcAddress
+__attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
+                                                                    CUdriverProcAddressQueryResult *found)
+{
+    static const struct {
+        const char *name;
+        any function;
+    } known[] = {
+        { "cuInit", (any)init },
+        { "cuDriverGetVersion", (any)driver_version },
+        { "cuDeviceGet", (any)device_get },
+        { "cuDeviceGetCount", (any)device_count },
+        { "cuDeviceGetName", (any)device_name },
+        { "cuDeviceGetUuid", (any)device_uuid },
+        { "cuDevicePrimaryCtxRetain", (any)context_retain },
+        { "cuDevicePrimaryCtxRelease", (any)context_release },
+        { "cuCtxPushCurrent", (any)context_push },
+        { "cuCtxPopCurrent", (any)context_pop },
+        { "cuCtxGetDevice", (any)context_device },
+        { "cuCtxEnablePeerAccess", (any)context_peer },
+        { "cuGetErrorName", (any)error_name },
+        { "cuGetErrorString", (any)error_string },
+        { "cuMemAlloc", (any)memory_allocate },
+        { "cuMemFree", (any)memory_free },
+        { "cuMemGetInfo", (any)memory_info },
+        { "cuMemGetAddressRange", (any)memory_range },
+        { "cuPointerGetAttributes", (any)pointer_attributes },
+        { "cuMemcpyAsync", (any)copy },
+        { "cuMemcpy2DAsync", (any)copy_plane },
+        { "cuMemsetD8Async", (any)fill },
+        { "cuMemsetD2D8Async", (any)fill_plane },
+        { "cuStreamCreate", (any)stream_create },
+        { "cuStreamDestroy", (any)stream_destroy },
+        { "cuStreamQuery", (any)stream_query },
+        { "cuStreamSynchronize", (any)stream_synchronize },
+        { "cuStreamWriteValue64", (any)stream_write },
+        { "cuStreamWaitValue64", (any)stream_wait },
+        { "cuIpcGetMemHandle", (any)handle_get },
+        { "cuIpcOpenMemHandle", (any)handle_open },
+        { "cuIpcCloseMemHandle", (any)handle_close },
+        { "cuMemcpyBatchAsync", (any)copy_batch },
+        { "cuMemcpy3DBatchAsync", (any)copy_boxes },
+        { "cuMemRetainAllocationHandle", (any)not_here },
+        { "cuMemGetAllocationPropertiesFromHandle", (any)not_here },
+        { "cuMemExportToShareableHandle", (any)not_here },
+        { "cuMemImportFromShareableHandle", (any)not_here },
+        { "cuMemGetAllocationGranularity", (any)not_here },
+        { "cuMemAddressReserve", (any)not_here },
+        { "cuMemAddressFree", (any)not_here },
+        { "cuMemMap", (any)not_here },
+        { "cuMemUnmap", (any)not_here },
+        { "cuMemSetAccess", (any)not_here },
+        { "cuMemRelease", (any)not_here },
+    };
+    const char *old = getenv("SLUICE_CUDA_ON_CPU_VERSION"); /* a driver that is older than some functions */
+    (void)flags;
+    *function = NULL;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i].name, symbol) == 0 && (old == NULL || version <= atoi(old)))
+            memcpy(function, &known[i].function, sizeof *function);
+    *found = *function == NULL ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS;
+    return *function == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}

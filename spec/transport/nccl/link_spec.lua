@@ -1,0 +1,112 @@
+--- The nccl transport end to end, where there is no GPU: its plugin with a driver that processors stand in for
+-- (spec/support/cuda/), real ranks, every byte checked.
+
+local program = require "spec.cli.program"
+
+local folder = program.path:gsub("[^/]*$", "")
+
+--- Whether the plugin and the driver were built; else the spec is pending.
+local function built()
+   for _, path in ipairs({ "libsluice_cuda.so", "spec/cuda/libcuda.so.1" }) do
+      local file = io.open(folder .. path)
+      if not file then
+         pending(path .. " was not built: nvcc or nccl.h was not found")
+         return false
+      end
+      file:close()
+   end
+   return true
+end
+
+local function run(deployment, environment, ...)
+   deployment.transport = "nccl"
+   local all = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
+   for name, value in pairs(environment) do
+      all[name] = value
+   end
+   return program.run({ "run", program.deployment(deployment), "--json", ... }, all)
+end
+
+local function verified(deployment, environment, ...)
+   local result = run(deployment, environment, ...)
+   assert.equal(0, result.code, result.err)
+   assert.same({}, result.left)
+   local object = program.json(result)
+   assert.is_true(object.verified)
+   assert.same({ link = object.roads.link }, object.roads)
+   return object
+end
+
+local experts = {
+   family = "qwen3_moe",
+   config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128, num_attention_heads = 8, num_key_value_heads = 2,
+      head_dim = 16, vocab_size = 1000, num_experts = 6, moe_intermediate_size = 32 },
+}
+
+local function full_mlp()
+   return program.file([[
+return { extends = "llama", rules = {
+   rule "model.layers.{l}.mlp.{p=gate|up}_proj.weight" { full = "to be loaded", into = "model.layers.{l}.mlp.gate_up_proj.weight" },
+   rule "model.layers.{l}.mlp.down_proj.weight" { full = "to be loaded" },
+} }]], ".lua")
+end
+
+describe("the nccl transport over the link", function()
+   after_each(program.cleanup)
+
+   it("moves shards of rows and of columns into fused tensors of two replicas", function()
+      if built() then
+         local object = verified({ rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }, {}, "--batches", "3")
+         assert.equal(0, object.parameters_full)
+      end
+   end)
+
+   it("moves uneven shards, uneven experts and padded vocabularies between pipelines", function()
+      if built() then
+         verified({ rules = "qwen3_moe", model = experts, trainer = { mesh = { { "pp", 2 }, { "dp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } },
+            worker = { mesh = { { "dp", 1 }, { "tp", 4 } }, expert_mesh = { { "ep", 4 } } } }, {})
+      end
+   end)
+
+   it("stages full parameters in memory of the GPU, and load_weights finds them there", function()
+      if built() then
+         local deployment = { rules = full_mlp() }
+         local object = verified(deployment, {}, "--batches", "2")
+         assert.truthy(object.parameters_full > 0)
+      end
+   end)
+
+   it("does the same one copy at a time with a driver that knows no batches", function()
+      if built() then
+         verified({ rules = "llama", trainer = { mesh = { { "tp", 2 } } } }, { SLUICE_CUDA_ON_CPU_VERSION = "12000" })
+      end
+   end)
+
+   it("says that it wants a driver where there is none", function()
+      if built() then
+         local result = run({}, { LD_LIBRARY_PATH = false })
+         assert.equal(2, result.code)
+         if result.err:find("libcuda.so.1", 1, true) then
+            assert.truthy(result.err:find("transport nccl wants an NVIDIA driver: libcuda.so.1: cannot open shared object file", 1, true),
+               result.err)
+         else
+            pending("this machine has a driver")
+         end
+      end
+   end)
+
+   it("says where the plugin is missed", function()
+      local result = program.run({ "run", program.deployment({ transport = "nccl" }), "--json" }, { SLUICE_CUDA_PLUGIN = "/nowhere.so" })
+      assert.equal(2, result.code)
+      assert.truthy(result.err:find("transport nccl wants libsluice_cuda.so, which is built where nvcc and nccl.h are found: "
+         .. "/nowhere.so: cannot open shared object file", 1, true), result.err)
+   end)
+
+   it("refuses a road of the host transport", function()
+      if built() then
+         local result = run({}, {}, "--road", "pull")
+         assert.equal(2, result.code)
+         assert.truthy(result.err:find('road ("pull") must be "link" for transport nccl', 1, true), result.err)
+      end
+   end)
+end)
