@@ -152,7 +152,8 @@ typedef struct sluice_timeouts {
  * Options of an engine; initialise with SLUICE_OPTIONS_INIT. Strings are copied.
  *   rank         this process' rank in [0, world_size); trainers come first
  *   rules        path of a rule file, or the bare name of a family that ships with Sluice ("llama"); NULL: the default resolver
- *   transport    "host"; NULL means "host"
+ *   transport    "host" (memory of this machine's processes) or "nccl" (memory of its GPUs; live tensors, sources and what
+ *                load_weights gets are device pointers, all of a rank's on one GPU); NULL means "host"
  *   timeout_s    the deadline of every wait, in seconds; 0 means 300
  *   listen_fd    rank 0 only: a listening TCP socket to take over instead of binding master_port; -1 for none. The engine closes it.
  *   staging_slots  full tensors that can be in flight or kept at once on a worker, at least 2; 0 means 2

@@ -35,7 +35,7 @@ local keys = {
    { "--batches", "batches", natural, "Batches of parameters an update." },
    { "--layers", "model.layers", natural, "Use only the first LAYERS layers of the model." },
    { "--rules", "rules", nil, "Rule file, or the name of a family." },
-   { "--transport", "transport", nil, "What moves the bytes: host." },
+   { "--transport", "transport", nil, "What moves the bytes: host, or nccl between GPUs of this machine." },
    { "--road", "road", nil, "How the host transport copies: map, pull or ring; it takes the best that works." },
    { "--timeout", "timeout_s", positive, "Deadline of every wait." },
    { "--connect-timeout", "timeouts.connect", positive, "The same until every rank has joined." },
