@@ -11,4 +11,5 @@ stds.rules = {
 }
 files["lua/sluice/rules"] = {std = "+rules"}
 files["examples/**/*rules.lua"] = {std = "+rules"}
+files["examples/rules"] = {std = "+rules"}
 files["spec"] = {std = "+busted"}

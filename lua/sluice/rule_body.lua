@@ -23,6 +23,8 @@ for _, keys in ipairs({ STRIP_KEYS, MODE_KEYS }) do
    end
 end
 
+rule_body.keys = BODY_KEYS
+
 --- Raises a mistake in a rule.
 function rule_body.fail(made, text, ...)
    check.raise("SCRIPT", ('%s: rule "%s": %s'):format(made.place, check.shorten(made.pattern, LONGEST_SHOWN), text:format(...)))

@@ -17,6 +17,7 @@ local KEYS = {
    name = "text", extends = "text", strip = "texts", rename = "pairs", rename_live = "pairs", unsourced = "texts", pins = "list", rules = "list",
    otherwise = "text", full = "text", require_direct = "boolean",
 }
+rule_file.keys = KEYS
 local MOST_ITEMS = 100000
 local OTHERWISE = { default = true, full = true, error = true }
 

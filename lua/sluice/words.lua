@@ -145,7 +145,7 @@ local function policy_word(host)
             raise("policy: unknown key '%s'%s", tostring(key), nearest.hint(tostring(key), { "pipeline", "quantization" }))
          elseif key == "pipeline" then
             known.pipeline = value
-         else
+         elseif value then
             for i, name in ipairs(type(value) == "table" and value or { value }) do
                if type(name) ~= "string" then
                   raise("policy: quantization[%d] (%s) must be a text", i, shown(name))
