@@ -272,9 +272,9 @@ describe("packed experts", function()
    local LOCAL, FIRST = { 3, 3, 2, 2 }, { 0, 3, 6, 8 }
    local P = "model.layers.0.mlp.experts."
 
-   local function resolve(params, told)
+   local function resolve(params, told, family)
       return resolving.resolve({ axes = { { "dp", EP } }, meshes = { { name = "expert", axes = { { "ep", EP } } } }, params = params,
-         host = told or host, rules = "qwen3_moe",
+         host = told or host, rules = family or "qwen3_moe",
          live = { { name = P .. "w13_weight", shape = { LOCAL[1], 2 * IM, H } }, { name = P .. "w2_weight", shape = { LOCAL[1], H, IM } } } })
    end
 
@@ -295,8 +295,10 @@ describe("packed experts", function()
       end
       assert.equal("direct [0:8, 0:6] -> 'x' [2, 8:16, :] (ep=0) of 'x'", line(1))
       assert.equal("direct [0:8, 0:6] -> 'x' [0, 8:16, :] (ep=0) of 'x'; [0:8, 0:6] -> 'x' [2, 8:16, :] (ep=1) of 'x'", line(9))
-      got = resolve({ { name = P .. "gate_up_proj", shape = { E, 2 * IM, H } } }, moved)
-      assert.equal("the host places experts by a map, which a packed tensor cannot follow", got.by[P .. "gate_up_proj"].reason)
+      for _, family in ipairs({ "qwen3_moe", "gpt_oss" }) do
+         got = resolve({ { name = P .. "gate_up_proj", shape = { E, 2 * IM, H } } }, moved, family)
+         assert.equal("the host places experts by a map, which a packed tensor cannot follow", got.by[P .. "gate_up_proj"].reason)
+      end
    end)
 
    it("are cut between the workers as experts that come one by one", function()

@@ -19,7 +19,8 @@ local owner, slab = pin("ep", pick("e", where_is.owner)), index(0, pick("e", whe
 local expert_column, expert_row = ep > 1 and owner or { owner, column }, ep > 1 and owner or { owner, row }
 
 local A, M, S = "model.layers.{l}.self_attn.", "model.layers.{l}.mlp.", "model.layers.{l}.mlp.shared_experts."
-local E, stacks = M .. "experts.{e}.", M .. (host.live_experts or "experts")
+local deeper = live "**.experts.routed_experts.w13_weight" and "experts.routed_experts"
+local E, stacks = M .. "experts.{e}.", M .. (host.live_experts or deeper or "experts")
 
 -- A linear layer is its weight and, in fp8, the scales of the weight's blocks. Scales lie as their weight does, counted in
 -- blocks, and neither goes without the other.

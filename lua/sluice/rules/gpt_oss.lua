@@ -11,8 +11,17 @@ local function cut(dim, count)
 end
 
 local layer = "model.layers.{l}."
-local experts, stacks = layer .. "mlp.experts.", layer .. "mlp." .. (host.live_experts or "experts")
 local qkv = live "model.layers.*.attn.qkv.weight" and "qkv" or "qkv_proj"
+local deeper = live "**.experts.routed_experts.w13_weight" and "experts.routed_experts"
+local stacks = layer .. "mlp." .. (host.live_experts or deeper or "experts") .. "."
+
+-- Where the host has moved experts about, its loader takes them.
+local moved = host.expert_map and "the host places experts by a map, which a packed tensor cannot follow"
+local function experts(name, stack, say)
+   local body = moved and { full = moved } or say
+   body.into = stacks .. stack
+   return rule(layer .. "mlp.experts." .. name)(body)
+end
 
 return {
    name = "gpt_oss",
@@ -26,11 +35,10 @@ return {
    rules = {
       rule(layer .. "self_attn.sinks") { layout = column },
       rule(layer .. "mlp.router.{w=weight|bias}") { layout = replicate },
-      rule(experts .. "gate_up_proj") {
-         into = stacks .. ".w13_weight", permute = { 0, 2, 1 }, layout = cut(2, 2 * units), pad = "zero" },
-      rule(experts .. "gate_up_proj_bias") { into = stacks .. ".w13_bias", layout = cut(1, 2 * units), pad = "zero" },
-      rule(experts .. "down_proj") { into = stacks .. ".w2_weight", permute = { 0, 2, 1 }, layout = cut(1, units), pad = "zero" },
+      experts("gate_up_proj", "w13_weight", { permute = { 0, 2, 1 }, layout = cut(2, 2 * units), pad = "zero" }),
+      experts("gate_up_proj_bias", "w13_bias", { layout = cut(1, 2 * units), pad = "zero" }),
+      experts("down_proj", "w2_weight", { permute = { 0, 2, 1 }, layout = cut(1, units), pad = "zero" }),
       -- Ranks sum what their experts give, so that one of them alone adds the bias.
-      rule(experts .. "down_proj_bias") { into = stacks .. ".w2_bias", layout = ep > 1 and spread_out or { spread_out, first "tp" } },
+      experts("down_proj_bias", "w2_bias", { layout = ep > 1 and spread_out or { spread_out, first "tp" } }),
    },
 }
