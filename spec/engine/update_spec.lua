@@ -58,6 +58,27 @@ describe("update", function()
       end)
    end
 
+   it("refuses what is no list of names, on all ranks at once, and goes on #4.1", function()
+      local results = run(function(self, _, port)
+         self:init(init_info(port))
+         self:start()
+         local texts, half_empty = {}, ffi.new("const char *[2]")
+         half_empty[0] = "a.weight"
+         for i, list in ipairs({false, half_empty}) do
+            local err = inside.error()
+            assert(C.sluice_update(self.engine, list or nil, 2, err) == 1)
+            texts[i] = inside.text(err)
+         end
+         self:update(BOTH)
+         self:finish("v1")
+         texts[3] = self:version()
+         return texts
+      end)
+      each(results, function(texts)
+         assert.same({"update: names (NULL) must be a list of 2 strings", "update: names[1] (NULL) must be a string", "v1"}, texts)
+      end)
+   end)
+
    it("tells every cause where several lists are wrong, of a rank too that has left meanwhile #2.2", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))
@@ -319,7 +340,43 @@ describe("load_weights", function()
       end)
    end)
 
-   it("hands out many full tensors through two slots, keeps one when asked and refuses to keep all #4.5 #4.6", function()
+   it("gets the next tensor while it consumes one #4.6", function()
+      local fd, port = world.listen()
+      local json = world.seal {schema_version = 2, master_address = "127.0.0.1", master_port = port, rank_offset = 1, world_size = 2,
+         dst_mesh_dims = {1, 1}, params = {
+            {name = "p1", dtype_name = "float32", shape = {1}, src_mesh_dims = {1, 1}, src_placements = require("cjson").null},
+            {name = "p2", dtype_name = "float32", shape = {1}, src_mesh_dims = {1, 1}, src_placements = require("cjson").null},
+         }}
+      local results = world.run(2, function(rank)
+         local slots, seen = {}, {}
+         local self = host.create {rank = rank, listen_fd = rank == 0 and fd or nil, load_weights = function(_, next_tensor)
+            local first = ffi.cast("const float *", next_tensor().data)
+            local other = slots[1] and (slots[1] == first and slots[2] or slots[1])
+            local deadline = world.now() + 5
+            while other and other[0] ~= 12 and world.now() < deadline do
+               world.sleep(0.005)
+            end
+            seen = {first[0], other and other[0] or 0} -- before the second is pulled
+            slots = {first, ffi.cast("const float *", next_tensor().data)}
+            return next_tensor() and 1 or 0
+         end}
+         local sources = rank == 0 and {self:source("p1", {1}), self:source("p2", {2})}
+         self:init(json)
+         for update = 1, 2 do
+            if rank == 0 then
+               sources[1][0], sources[2][0] = update * 10 - 9, update * 10 - 8
+            end
+            self:start()
+            self:update {"p1", "p2"}
+            self:finish("v" .. update)
+         end
+         return seen
+      end)
+      unistd.close(fd)
+      assert.same({11, 12}, results[1])
+   end)
+
+   it("hands out many full tensors through two slots, keeps one when asked and refuses to keep all #4.5", function()
       local count = 9
       local fd, port = world.listen()
       local json = world.seal {schema_version = 2, master_address = "127.0.0.1", master_port = port, rank_offset = 1, world_size = 2,
