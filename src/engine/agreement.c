@@ -131,8 +131,7 @@ sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluic
         } else if (answer != NULL) {
             (void)slc_read_bytes(&reader, 8);
             slc_buffer_append(answer, reader.data + reader.offset, slc_reader_left(&reader));
-            if (reader.failed || answer->failed)
-                status = slc_fail(error, reader.failed ? SLUICE_INTERNAL : SLUICE_NO_MEMORY, stage, "the answer of the round cannot be kept");
+            answer->failed = answer->failed || reader.failed;
         }
     }
     slc_buffer_clear(&verdict);

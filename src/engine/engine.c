@@ -261,11 +261,11 @@ sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size
 static sluice_status replace_shard(sluice_engine *engine, const char *name, sluice_error *error)
 {
     slc_session *session = engine->session;
-    size_t index = slc_plan_find(session->plan, name);
+    size_t index = slc_plan_find(session->build->plan, name);
     if (index == SIZE_MAX)
         return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s' was not announced at init", name);
     const void *data;
-    sluice_status status = slc_source_check(engine, slc_plan_at(session->plan, index), &data, STAGE, error);
+    sluice_status status = slc_source_check(engine, slc_plan_at(session->build->plan, index), &data, STAGE, error);
     if (status == SLUICE_OK)
         session->shard[index] = data;
     return status;

@@ -4,6 +4,7 @@
  *     engine.c     create, options, what the host registers, the state
  *     memory.c     memory that peers can map
  *     init.c       the stages of init, in order
+ *     build.c      those of them that a plan goes through: rules, agreement, program, transport
  *     agreement.c  rounds over long lists: same on every rank, or the first line that differs
  *     version.c    which version all live memory holds, and whether an update of it was left unfinished
  *     update.c     one batch of names, from preflight to done; start and finish
@@ -42,24 +43,35 @@ typedef struct slc_slab {
     size_t used, blocks;
 } slc_slab;
 
+/*
+ * A plan and all that is made of it: what one set of rules comes to on this rank. Its transport holds addresses in it, so
+ * that it stays where it is.
+ */
+typedef struct slc_build {
+    slc_script *script; /* in a build that is used on a worker only: for report.c */
+    slc_plan *plan;
+    slc_plan_totals totals;
+    slc_arena arena; /* coverage, resolution */
+    slc_resolution resolution;
+    slc_coverage coverage;
+    char destination_digest[SLC_DIGEST_TEXT], commit_token[SLC_DIGEST_TEXT];
+    slc_program program;
+    const slc_transport_ops *ops;
+    slc_transport *transport;
+    struct slc_staging *staging; /* worker of a plan with full parameters */
+    double seconds_planning;
+} slc_build;
+
 /* Everything that one init makes and one shutdown releases. */
 typedef struct slc_session {
     slc_init_info info;
     bool is_worker;
-    slc_script *script; /* after init on a worker only: for report.c */
-    slc_plan *plan;
-    slc_plan_totals totals;
     slc_group *group;
-    slc_arena arena; /* coverage, resolution */
-    slc_resolution resolution;
-    slc_coverage coverage;
-    char source_digest[SLC_DIGEST_TEXT], destination_digest[SLC_DIGEST_TEXT], commit_token[SLC_DIGEST_TEXT];
-    slc_program program;
+    char source_digest[SLC_DIGEST_TEXT];
     const void **shard; /* trainer: by plan index; what the transport reads as config->source */
-    const slc_transport_ops *ops;
-    slc_transport *transport;
-    struct slc_staging *staging; /* worker of a plan with full parameters */
-    double seconds_planning, seconds_init;
+    slc_build *build; /* the one in use */
+    slc_build slot[1];
+    double seconds_init;
     char version[256];    /* as round 4 found it on every worker */
     char unfinished[640]; /* why there is none, "" where there is */
 
@@ -94,6 +106,26 @@ struct sluice_engine {
     char version[256];
 };
 
+/* The way of one build. A stage gets the error so far (`mine`) and adds to it, so that every rank takes part in every round. */
+typedef struct slc_stages {
+    sluice_engine *engine;
+    slc_session *session;
+    slc_build *build;
+    const char *call; /* "init" */
+    slc_deadline deadline;
+    sluice_error mine; /* what this rank has to say in the next round */
+    bool recalled;     /* it stopped to connect, since another rank cannot */
+} slc_stages;
+
+/* build.c. A log at debug level ends with what a rank waits for. */
+void slc_stage_enter(const slc_stages *stages, const char *stage);
+/*
+ * From a build that holds a plan without destinations, and on a worker a script, to one that can move: rounds 2 to 4 and
+ * the connection. Not OK: the round that refused it has said so on every rank, or the group is broken.
+ */
+sluice_status slc_build_agree(slc_stages *stages, sluice_error *error);
+void slc_build_clear(slc_build *build); /* releases what it holds, however far it came */
+
 /* lifecycle.c: releases all of a session; says LEAVE to the group where it still stands. */
 void slc_session_destroy(slc_session *session);
 
@@ -103,7 +135,8 @@ sluice_status slc_source_check(const sluice_engine *engine, const slc_param *par
 /*
  * agreement.c. Every rank that gives lines must give the same list; ranks that give none (count SIZE_MAX) agree with any.
  * OK on all, or DISAGREE on all with the first position that differs and both lines, `what` naming a line. `mine` as in
- * slc_group_round. `answer` (may be NULL) gets the extra bytes of the lowest rank that gave lines.
+ * slc_group_round. `answer` (may be NULL) gets the extra bytes of the lowest rank that gave lines; answer->failed says that
+ * this rank alone could not keep them.
  */
 typedef struct slc_list {
     const char *what;
@@ -127,7 +160,7 @@ sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mi
 void slc_take_version(sluice_engine *engine);
 
 /* staging.c */
-sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t slot_bytes, struct slc_staging **staging, sluice_error *error);
+sluice_status slc_staging_create(sluice_engine *engine, slc_build *build, sluice_error *error); /* to build->staging */
 void slc_staging_destroy(struct slc_staging *staging);
 /* Moves the batch of session->asked with a mover thread while load_weights pulls. A worker's batch that has a full parameter. */
 sluice_status slc_staging_run(sluice_engine *engine, slc_deadline deadline, sluice_error *error);

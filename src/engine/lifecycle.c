@@ -21,25 +21,19 @@ sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause)
     slc_session *session = engine->session;
     engine->state = SLUICE_STATE_FAILED;
     slc_say(&engine->log, SLUICE_LOG_ERROR, "%s", cause->text);
-    if (session->transport != NULL)
-        session->ops->abort(session->transport);
+    if (session->build->transport != NULL)
+        session->build->ops->abort(session->build->transport);
     slc_group_abort(session->group, cause);
     return cause->status;
 }
 
 void slc_session_destroy(slc_session *session)
 {
-    if (session->transport != NULL)
-        session->ops->close(session->transport);
-    slc_staging_destroy(session->staging);
+    slc_build_clear(session->build);
     slc_group_leave(session->group);
-    slc_program_clear(&session->program);
     slc_release((void *)session->shard);
     slc_release(session->delivery);
     slc_release(session->asked);
-    slc_plan_destroy(session->plan);
-    slc_script_destroy(session->script);
-    slc_arena_clear(&session->arena);
     slc_secret_release(session, sizeof *session);
 }
 

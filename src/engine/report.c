@@ -31,12 +31,12 @@ static json_t *uncovered_list(const sluice_engine *engine, const slc_coverage *c
     return list;
 }
 
-static json_t *coverage_report(const sluice_engine *engine, const slc_session *session)
+static json_t *coverage_report(const sluice_engine *engine, const slc_build *build)
 {
-    const slc_coverage *coverage = &session->coverage;
+    const slc_coverage *coverage = &build->coverage;
     json_t *unsourced = json_array();
-    for (size_t i = 0; i < session->resolution.unsourced.count; i++)
-        json_array_append_new(unsourced, json_string(session->resolution.unsourced.item[i]));
+    for (size_t i = 0; i < build->resolution.unsourced.count; i++)
+        json_array_append_new(unsourced, json_string(build->resolution.unsourced.item[i]));
     return json_pack("{s:I, s:I, s:I, s:o, s:o}", "live_bytes", (json_int_t)coverage->live_bytes, "written_bytes",
                      (json_int_t)coverage->written_bytes, "padded_bytes", (json_int_t)coverage->padded_bytes, "uncovered",
                      uncovered_list(engine, coverage), "unsourced", unsourced);
@@ -46,8 +46,8 @@ static json_t *coverage_report(const sluice_engine *engine, const slc_session *s
 static json_t *roads_report(const slc_session *session)
 {
     json_t *roads = json_object();
-    for (size_t i = 0; i < session->program.npeers; i++) {
-        const char *road = session->ops->road(session->transport, i);
+    for (size_t i = 0; i < session->build->program.npeers; i++) {
+        const char *road = session->build->ops->road(session->build->transport, i);
         json_int_t before = json_integer_value(json_object_get(roads, road));
         json_object_set_new(roads, road, json_integer(before + 1));
     }
@@ -86,29 +86,30 @@ sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **js
     if (session == NULL)
         return slc_fail(error, SLUICE_STATE, "report", "there is a plan only between init and shutdown; the engine is %s",
                         sluice_state_text(engine->state));
-    const slc_plan_totals *totals = &session->totals;
-    int64_t staging = session->staging == NULL ? 0 : totals->largest_full_bytes * engine->options.staging_slots;
+    const slc_build *build = session->build;
+    const slc_plan_totals *totals = &build->totals;
+    int64_t staging = build->staging == NULL ? 0 : totals->largest_full_bytes * engine->options.staging_slots;
     json_t *report = json_pack("{s:i, s:i, s:i, s:s, s:s, s:s, s:s}", "rank", engine->options.rank, "trainers", session->info.trainers,
-                               "workers", session->info.world_size - session->info.trainers, "transport", session->ops->name,
-                               "source_digest", session->source_digest, "destination_digest", session->destination_digest, "commit_token",
-                               session->commit_token);
+                               "workers", session->info.world_size - session->info.trainers, "transport", session->build->ops->name,
+                               "source_digest", session->source_digest, "destination_digest", build->destination_digest, "commit_token",
+                               build->commit_token);
     if (report == NULL)
         return give(NULL, json, error);
     json_object_set_new(report, "direct", mode_counts(totals->direct, totals->direct_bytes));
     json_object_set_new(report, "full", mode_counts(totals->full, totals->full_bytes));
     json_object_set_new(report, "alias", mode_counts(totals->alias, totals->alias_bytes));
     json_object_set_new(report, "skip", mode_counts(totals->skip, totals->skip_bytes));
-    json_object_set_new(report, "aliases", aliases_report(session->plan));
-    json_object_set_new(report, "program_bytes", json_integer((json_int_t)session->program.bytes));
-    json_object_set_new(report, "program_copies", json_integer((json_int_t)session->program.copies));
+    json_object_set_new(report, "aliases", aliases_report(build->plan));
+    json_object_set_new(report, "program_bytes", json_integer((json_int_t)build->program.bytes));
+    json_object_set_new(report, "program_copies", json_integer((json_int_t)build->program.copies));
     json_object_set_new(report, "staging_bytes", json_integer((json_int_t)staging));
     json_object_set_new(report, "roads", roads_report(session));
-    json_object_set_new(report, "seconds_planning", json_real(session->seconds_planning));
+    json_object_set_new(report, "seconds_planning", json_real(build->seconds_planning));
     json_object_set_new(report, "seconds_init", json_real(session->seconds_init));
     if (session->is_worker)
-        json_object_set_new(report, "coverage", coverage_report(engine, session));
+        json_object_set_new(report, "coverage", coverage_report(engine, build));
     if (full)
-        json_object_set_new(report, "plan", parameters_report(session->plan));
+        json_object_set_new(report, "plan", parameters_report(build->plan));
     return give(report, json, error);
 }
 
@@ -124,12 +125,13 @@ sluice_status sluice_explain_json(sluice_engine *engine, const char *name, char 
     static const slc_live_set none;
     slc_question question = { .name = name, .live = session->is_worker ? &engine->live : &none,
                               .rank = session->is_worker ? engine->options.rank : -1 };
-    slc_script *script = session->script;
+    slc_build *build = session->build;
+    slc_script *script = build->script;
     sluice_status status = script == NULL ? slc_script_create(&engine->log, &script, error) : SLUICE_OK;
     if (status != SLUICE_OK)
         return status;
-    status = slc_explain(script, session->plan, &session->resolution, &question, json, error);
-    if (script == session->script)
+    status = slc_explain(script, build->plan, &build->resolution, &question, json, error);
+    if (script == build->script)
         slc_script_collect(script);
     else
         slc_script_destroy(script);
@@ -144,10 +146,10 @@ sluice_status sluice_failure_json(const sluice_engine *engine, char **json, slui
         return slc_fail(error, SLUICE_STATE, "report", "there is a failure to report only while the engine is failed; it is %s",
                         sluice_state_text(engine->state));
     json_t *complete = json_array(), *torn = json_array(), *untouched = json_array();
-    for (size_t i = 0; i < slc_plan_count(session->plan); i++) {
+    for (size_t i = 0; i < slc_plan_count(session->build->plan); i++) {
         uint8_t delivery = session->delivery[i];
         json_array_append_new(delivery == SLC_COMPLETE ? complete : delivery == SLC_TORN ? torn : untouched,
-                              json_string(slc_plan_at(session->plan, i)->name));
+                              json_string(slc_plan_at(session->build->plan, i)->name));
     }
     return give(json_pack("{s:o, s:o, s:o}", "complete", complete, "torn", torn, "untouched", untouched), json, error);
 }

@@ -41,10 +41,10 @@ struct sluice_weights {
 
 /* ---- slots ---- */
 
-sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t slot_bytes, struct slc_staging **staging,
-                                 sluice_error *error)
+sluice_status slc_staging_create(sluice_engine *engine, slc_build *build, sluice_error *error)
 {
-    *staging = NULL;
+    uint32_t slots = engine->options.staging_slots;
+    size_t slot_bytes = (size_t)build->totals.largest_full_bytes;
     struct slc_staging *made = slc_allocate_zeroed(1, sizeof *made);
     if (made == NULL)
         return slc_fail_memory(error, "runtime", "staging", sizeof *made);
@@ -60,7 +60,7 @@ sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t 
     void **memory = slc_allocate_zeroed(slots, sizeof *memory);
     sluice_status status = made->slot == NULL || memory == NULL
                                ? slc_fail_memory(error, "runtime", "staging slots", slots * sizeof *made->slot)
-                               : engine->session->ops->staging(engine->session->transport, slots, (size_t)slot_bytes, memory, error);
+                               : build->ops->staging(build->transport, slots, slot_bytes, memory, error);
     for (uint32_t i = 0; status == SLUICE_OK && i < slots; i++)
         made->slot[i].memory = memory[i];
     slc_release((void *)memory);
@@ -68,7 +68,7 @@ sluice_status slc_staging_create(sluice_engine *engine, uint32_t slots, int64_t 
         slc_staging_destroy(made);
         return status;
     }
-    *staging = made;
+    build->staging = made;
     return SLUICE_OK;
 }
 
@@ -130,7 +130,7 @@ static sluice_status take_free_slot(struct slc_staging *staging, struct slot **s
 
 static sluice_status move_full(struct slc_staging *staging, uint32_t index, sluice_error *error)
 {
-    const slc_param *param = slc_plan_at(staging->engine->session->plan, index);
+    const slc_param *param = slc_plan_at(staging->engine->session->build->plan, index);
     struct slot *slot;
     sluice_status status = take_free_slot(staging, &slot, error);
     if (status == SLUICE_OK)
@@ -157,13 +157,13 @@ static void *move_batch(void *argument)
     sluice_status status = SLUICE_OK;
     for (size_t i = 0; i < session->nasked && status == SLUICE_OK; i++) {
         uint32_t index = session->asked[i];
-        if (slc_plan_at(session->plan, index)->mode == SLC_MODE_FULL)
+        if (slc_plan_at(session->build->plan, index)->mode == SLC_MODE_FULL)
             status = move_full(staging, index, &error);
         else
             status = slc_move(engine, index, NULL, staging->deadline, &error);
     }
     if (status == SLUICE_OK)
-        status = session->ops->end(session->transport, staging->deadline, slc_engine_watch(engine), &error);
+        status = session->build->ops->end(session->build->transport, staging->deadline, slc_engine_watch(engine), &error);
     pthread_mutex_lock(&staging->mutex);
     if (status != SLUICE_OK)
         slc_error_copy(&staging->error, &error);
@@ -256,7 +256,7 @@ static void reset(struct slc_staging *staging, slc_deadline deadline)
     staging->stop = staging->moved = false;
     staging->error = (sluice_error)SLUICE_ERROR_INIT;
     for (size_t i = 0; i < session->nasked; i++)
-        staging->expected += slc_plan_at(session->plan, session->asked[i])->mode == SLC_MODE_FULL;
+        staging->expected += slc_plan_at(session->build->plan, session->asked[i])->mode == SLC_MODE_FULL;
     for (uint32_t i = 0; i < staging->nslots; i++)
         staging->slot[i].state = FREE;
 }
@@ -274,7 +274,7 @@ static sluice_status call_host(struct slc_staging *staging, sluice_error *error)
 
 sluice_status slc_staging_run(sluice_engine *engine, slc_deadline deadline, sluice_error *error)
 {
-    struct slc_staging *staging = engine->session->staging;
+    struct slc_staging *staging = engine->session->build->staging;
     pthread_t mover;
     reset(staging, deadline);
     int failed = pthread_create(&mover, NULL, move_batch, staging);

@@ -40,9 +40,10 @@ void slc_progress_say(sluice_engine *engine, bool last)
 sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_deadline deadline, sluice_error *error)
 {
     slc_session *session = engine->session;
-    const slc_segment *segment = &session->program.segment[index];
+    const slc_build *build = session->build;
+    const slc_segment *segment = &build->program.segment[index];
     session->delivery[index] = SLC_TORN;
-    sluice_status status = session->ops->run(session->transport, segment, slot, deadline, slc_engine_watch(engine), error);
+    sluice_status status = build->ops->run(build->transport, segment, slot, deadline, slc_engine_watch(engine), error);
     if (status != SLUICE_OK)
         return status;
     session->progress.bytes_done += (uint64_t)segment->bytes;
@@ -71,7 +72,7 @@ sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_er
     slc_session *session = engine->session;
     if (partial && engine->dirty)
         return slc_fail(error, SLUICE_STATE, "update", "a partial update is refused until a whole one is finished: %s", session->unfinished);
-    memset(session->delivery, SLC_UNTOUCHED, slc_plan_count(session->plan));
+    memset(session->delivery, SLC_UNTOUCHED, slc_plan_count(session->build->plan));
     session->partial = partial;
     session->reloading = false;
     engine->state = SLUICE_STATE_UPDATING;
@@ -90,14 +91,14 @@ static sluice_status preflight(slc_session *session, const char *const *names, s
     for (size_t i = 0; i < count; i++) {
         if (names[i] == NULL)
             return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] (NULL) must be a string", i);
-        size_t index = slc_plan_find(session->plan, names[i]);
+        size_t index = slc_plan_find(session->build->plan, names[i]);
         if (index == SIZE_MAX)
             return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%s') was not announced at init", i, names[i]);
         if (session->delivery[index] != SLC_UNTOUCHED)
             return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%s') comes a second time in this update", i, names[i]);
         session->delivery[index] = SLC_ASKED;
         session->asked[session->nasked++] = (uint32_t)index;
-        session->progress.bytes_total += (uint64_t)session->program.segment[index].bytes;
+        session->progress.bytes_total += (uint64_t)session->build->program.segment[index].bytes;
     }
     return SLUICE_OK;
 }
@@ -112,7 +113,7 @@ static void forget_batch(slc_session *session)
 static void name_line(const void *context, size_t index, char *text, size_t size)
 {
     const slc_session *session = context;
-    snprintf(text, size, "'%s'", slc_plan_at(session->plan, session->asked[index])->name);
+    snprintf(text, size, "'%s'", slc_plan_at(session->build->plan, session->asked[index])->name);
 }
 
 /* The same names in the same order as the same batch on every rank, or a refusal that changes nothing. */
@@ -124,7 +125,7 @@ static sluice_status agree_on_batch(sluice_engine *engine, const sluice_error *m
     sluice_error failed = SLUICE_ERROR_INIT;
     slc_buffer_u64(&text, session->batch);
     for (size_t i = 0; i < session->nasked; i++)
-        slc_buffer_string(&text, slc_plan_at(session->plan, session->asked[i])->name);
+        slc_buffer_string(&text, slc_plan_at(session->build->plan, session->asked[i])->name);
     if (mine->status != SLUICE_OK)
         slc_error_copy(&failed, mine);
     else if (text.failed)
@@ -141,7 +142,7 @@ static sluice_status agree_on_batch(sluice_engine *engine, const sluice_error *m
 static bool batch_has(const slc_session *session, slc_mode mode)
 {
     for (size_t i = 0; i < session->nasked; i++)
-        if (slc_plan_at(session->plan, session->asked[i])->mode == mode)
+        if (slc_plan_at(session->build->plan, session->asked[i])->mode == mode)
             return true;
     return false;
 }
@@ -163,20 +164,21 @@ static sluice_status begin_reload(sluice_engine *engine, sluice_error *error)
 static sluice_status move_batch(sluice_engine *engine, slc_deadline deadline, sluice_error *error)
 {
     slc_session *session = engine->session;
+    const slc_build *build = session->build;
     slc_watch watch = slc_engine_watch(engine);
     bool pulls = session->is_worker && batch_has(session, SLC_MODE_FULL);
     sluice_status status = SLUICE_OK;
     if (pulls)
         status = begin_reload(engine, error);
     if (status == SLUICE_OK && session->is_worker)
-        status = session->ops->begin(session->transport, deadline, watch, error);
+        status = build->ops->begin(build->transport, deadline, watch, error);
     if (status != SLUICE_OK)
         return status;
     if (pulls)
         return slc_staging_run(engine, deadline, error);
     for (size_t i = 0; i < session->nasked && status == SLUICE_OK; i++)
         status = slc_move(engine, session->asked[i], NULL, deadline, error);
-    return status == SLUICE_OK ? session->ops->end(session->transport, deadline, watch, error) : status;
+    return status == SLUICE_OK ? build->ops->end(build->transport, deadline, watch, error) : status;
 }
 
 /*
@@ -196,11 +198,12 @@ static sluice_status refuse_here(sluice_engine *engine, const sluice_error *mine
 static sluice_status refuse_batch(sluice_engine *engine, bool begun, slc_deadline deadline, sluice_error *error)
 {
     slc_session *session = engine->session;
+    const slc_build *build = session->build;
     sluice_error ended = SLUICE_ERROR_INIT;
     if (slc_group_broken(session->group))
         return slc_engine_fail(engine, error);
     forget_batch(session);
-    if (begun && session->ops->end(session->transport, deadline, slc_engine_watch(engine), &ended) != SLUICE_OK) {
+    if (begun && build->ops->end(build->transport, deadline, slc_engine_watch(engine), &ended) != SLUICE_OK) {
         slc_error_copy(error, &ended);
         return slc_engine_fail(engine, error);
     }
@@ -210,13 +213,14 @@ static sluice_status refuse_batch(sluice_engine *engine, bool begun, slc_deadlin
 static sluice_status run_batch(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
 {
     slc_session *session = engine->session;
+    const slc_build *build = session->build;
     slc_deadline deadline = slc_engine_deadline(engine, engine->options.timeouts.update);
     sluice_error mine = SLUICE_ERROR_INIT;
     if (preflight(session, names, count, &mine) != SLUICE_OK) {
         forget_batch(session);
         return refuse_here(engine, &mine, deadline, error);
     }
-    bool begun = !session->is_worker && session->ops->begin(session->transport, deadline, slc_engine_watch(engine), &mine) == SLUICE_OK;
+    bool begun = !session->is_worker && build->ops->begin(build->transport, deadline, slc_engine_watch(engine), &mine) == SLUICE_OK;
     if (agree_on_batch(engine, &mine, deadline, error) != SLUICE_OK)
         return refuse_batch(engine, begun, deadline, error);
     session->batch++;
@@ -260,14 +264,14 @@ static sluice_status check_label(const char *version, sluice_error *error)
 
 static sluice_status check_complete(const slc_session *session, sluice_error *error)
 {
-    size_t missing = 0, first = 0, count = slc_plan_count(session->plan);
+    size_t missing = 0, first = 0, count = slc_plan_count(session->build->plan);
     for (size_t i = 0; i < count; i++)
         if (session->delivery[i] != SLC_COMPLETE && missing++ == 0)
             first = i;
     if (missing == 0 || session->partial)
         return SLUICE_OK;
     return slc_fail(error, SLUICE_INVALID, "finish", "%zu of %zu parameters have not come in this update, the first is '%s'", missing, count,
-                    slc_plan_at(session->plan, first)->name);
+                    slc_plan_at(session->build->plan, first)->name);
 }
 
 /* Workers end the host's reload; the last round tells every rank, trainers too, whether that went well everywhere. */
@@ -275,7 +279,7 @@ static sluice_status end_reload(sluice_engine *engine, slc_deadline deadline, sl
 {
     slc_session *session = engine->session;
     const sluice_callbacks *callbacks = &engine->options.callbacks;
-    if (session->totals.full == 0)
+    if (session->build->totals.full == 0)
         return SLUICE_OK;
     sluice_error mine = SLUICE_ERROR_INIT, said = SLUICE_ERROR_INIT;
     if (session->reloading && callbacks->reload_end != NULL && callbacks->reload_end(callbacks->user, &said) != SLUICE_OK)

@@ -72,12 +72,14 @@ sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mi
                                            deadline, error);
     if (status == SLUICE_OK) {
         slc_reader reader = { .data = answer.data, .length = answer.length };
-        const char *label = slc_read_string(&reader, &session->arena, LABEL_LONGEST);
-        const char *why = slc_read_string(&reader, &session->arena, REASON_LONGEST);
+        slc_arena arena = { 0 };
+        const char *label = slc_read_string(&reader, &arena, LABEL_LONGEST);
+        const char *why = slc_read_string(&reader, &arena, REASON_LONGEST);
         if (reader.failed)
             status = slc_fail(error, SLUICE_NO_MEMORY, "runtime", "the version that all hold cannot be kept");
         snprintf(session->version, sizeof session->version, "%s", label);
         snprintf(session->unfinished, sizeof session->unfinished, "%s", why);
+        slc_arena_clear(&arena);
     }
     slc_buffer_clear(&word);
     slc_buffer_clear(&answer);
