@@ -38,7 +38,7 @@ local function read_params(context)
    local params = {}
    for i = 1, context.plan.count() do
       local name, dtype, shape_key, allow_full = context.plan.param(i)
-      params[i] = { name = name, dtype = dtype, shape_key = shape_key, shape = parse_shape(context.shapes, shape_key),
+      params[i] = { number = i, name = name, dtype = dtype, shape_key = shape_key, shape = parse_shape(context.shapes, shape_key),
                     allow_full = allow_full }
    end
    return params
@@ -167,9 +167,14 @@ local function announced_hint(context, name)
 end
 
 local function check_companions(context, entry, matcher, param)
+   param.companions = nil
    for _, template in ipairs(entry.said.companion) do
       local companion = template(matcher, param.canonical, entry.bound)
-      if not context.by_canonical[companion] then
+      local other = context.by_canonical[companion]
+      if other and other ~= param then
+         param.companions = param.companions or {}
+         param.companions[#param.companions + 1] = other.number
+      elseif not other then
          fail(entry.said, param, "must come with its companion %s, which the trainer does not announce%s", companion,
             announced_hint(context, companion))
       end
@@ -334,6 +339,9 @@ function resolve.hand_over(context, i, param)
       set(i, param.mode, param.reason, param.where, nil, targets[1], targets[2])
    else
       set(i, param.mode, param.reason, param.where, nil, unpack(targets))
+   end
+   if param.companions then
+      context.plan.companions(i, param.companions)
    end
 end
 

@@ -167,6 +167,33 @@ describe("update", function()
       end)
    end)
 
+   it("finishes a partial update only with all companions or none of them", function()
+      local path = host.file('return { rules = {\n rule "a.weight" { layout = row, companion = "b.bias" }, rule "b.bias" {} } }')
+      local results = run(function(self, _, port)
+         local texts = {}
+         self:init(init_info(port))
+         self:start()
+         self:update(BOTH)
+         self:finish("v1")
+         self:start(true)
+         self:update {"b.bias"}
+         local err = host.refused(self.finish, self, "v2")
+         texts[1], texts[2] = err.text, self:state()
+         self:update {"a.weight"}
+         self:finish("v2")
+         self:start(true)
+         self:finish("v3")
+         texts[3] = self:version()
+         return texts
+      end, {rules = path})
+      os.remove(path)
+      each(results, function(texts)
+         assert.equal("finish: 'b.bias' has come in this update, 'a.weight' has not; they are companions (" .. path .. ":2)", texts[1])
+         assert.equal("updating", texts[2])
+         assert.equal("v3", texts[3])
+      end)
+   end)
+
    it("refuses new source memory that does not fit, and reads new memory that does #5.8", function()
       local results = run(function(self, rank, port)
          self:init(init_info(port))

@@ -280,6 +280,23 @@ function Plan:set(name, given)
    return self
 end
 
+--- The companions of a parameter, by name or by number; nil, or text and status.
+function Plan:try_companions(name, list)
+   local numbers = ffi.new("uint32_t[?]", math.max(1, #list))
+   for i, companion in ipairs(list) do
+      numbers[i - 1] = type(companion) == "number" and companion or self:find(companion)
+   end
+   return build.fails(C.slc_plan_set_companions, self.plan, self:find(name), numbers, #list)
+end
+
+function Plan:companions(name, list)
+   local text = self:try_companions(name, list)
+   if text then
+      error(text, 2)
+   end
+   return self
+end
+
 --- A direct destination of one or more targets.
 function Plan:direct(name, ...)
    return self:set(name, {mode = "DIRECT", targets = {...}, where = "rules.lua:1"})

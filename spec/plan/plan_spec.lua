@@ -165,6 +165,22 @@ describe("slc_plan_set", function()
          direct({live = "x"}, {live = "y", pad = "CLEAR", layout = {{axis = "dp", shard = 0}}}))
    end)
 
+   it("takes companions, other parameters of the plan, until the destination is set anew", function()
+      assert.is_nil(direct {live = "x"})
+      assert.is_nil(plan:try_companions("a.weight", {"b.weight", "c"}))
+      assert.equal(2, tonumber(plan:param("a.weight").ncompanions))
+      local place = "destination: llama.lua:12: parameter 'a.weight' [8, 6]: "
+      assert.equal(place .. "its companion (0) must be another parameter of the plan's 3", (plan:try_companions("a.weight", {"a.weight"})))
+      assert.equal(place .. "its companion (3) must be another parameter of the plan's 3", (plan:try_companions("a.weight", {3})))
+      local many = {}
+      for i = 1, 17 do
+         many[i] = 1
+      end
+      assert.equal(place .. "17 companions; 16 are allowed", (plan:try_companions("a.weight", many)))
+      assert.is_nil(direct {live = "x"})
+      assert.equal(0, tonumber(plan:param("a.weight").ncompanions))
+   end)
+
    it("refuses views and layouts that do not fit the strip #5.7", function()
       local place = "destination: llama.lua:12: parameter 'a.weight' [8, 6]: "
       assert.equal(place .. "a target names no live tensor", direct {live = ""})

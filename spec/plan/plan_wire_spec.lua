@@ -30,6 +30,7 @@ local function resolved_plan()
       :direct("packed", {source = {false, {0, 3, 2}, {1, select = true}}, live = "w13", mesh = "expert",
          view = {false, {1, nil, 2}}, order = {1, 0},
          layout = {{axis = "ep", shard = 0, split = "balanced"}}})
+      :companions("norm.weight", {"qkv.weight"}):companions("packed", {"embed.weight", "qkv.weight"})
 end
 
 local function encode(plan)
@@ -56,6 +57,8 @@ describe("encoded destinations", function()
          assert.equal(plan:describe(name), other:describe(name))
       end
       assert.equal(bytes, encode(other))
+      assert.equal(2, tonumber(other:param("packed").ncompanions))
+      assert.equal(1, other:param("packed").companion[1])
    end)
 
    it("are the same bytes whatever was set before and in whatever order", function()
@@ -73,6 +76,7 @@ describe("encoded destinations", function()
       plan:direct("qkv.weight", {source = {{0, 4}}, live = "qkv", view = {{2, 2}}, layout = {{axis = "tp", shard = 0}}},
          {source = {{4, 4}}, live = "qkv", view = {{0, 2}}, layout = {{axis = "tp", shard = 0}}})
       plan:direct("embed.weight", {live = "embed.weight", layout = {{axis = "tp", shard = 0, chunk = 64}}, pad = true})
+      plan:companions("packed", {"embed.weight", "qkv.weight"}):companions("norm.weight", {"qkv.weight"})
       assert.equal(encode(again), encode(plan))
    end)
 

@@ -262,13 +262,31 @@ static sluice_status check_label(const char *version, sluice_error *error)
     return SLUICE_OK;
 }
 
+/* A quantized weight with the scale of an earlier update, or the other way round, is worse than neither. */
+static sluice_status check_companions(const slc_session *session, sluice_error *error)
+{
+    for (size_t i = 0; i < slc_plan_count(session->plan); i++) {
+        const slc_param *param = slc_plan_at(session->plan, i);
+        bool came = session->delivery[i] == SLC_COMPLETE;
+        for (size_t k = 0; k < param->ncompanions; k++) {
+            const slc_param *other = slc_plan_at(session->plan, param->companion[k]);
+            if (came != (session->delivery[param->companion[k]] == SLC_COMPLETE))
+                return slc_fail(error, SLUICE_INVALID, "finish", "'%s' has come in this update, '%s' has not; they are companions (%s)",
+                                came ? param->name : other->name, came ? other->name : param->name, param->where);
+        }
+    }
+    return SLUICE_OK;
+}
+
 static sluice_status check_complete(const slc_session *session, sluice_error *error)
 {
     size_t missing = 0, first = 0, count = slc_plan_count(session->build->plan);
     for (size_t i = 0; i < count; i++)
         if (session->delivery[i] != SLC_COMPLETE && missing++ == 0)
             first = i;
-    if (missing == 0 || session->partial)
+    if (session->partial)
+        return check_companions(session, error);
+    if (missing == 0)
         return SLUICE_OK;
     return slc_fail(error, SLUICE_INVALID, "finish", "%zu of %zu parameters have not come in this update, the first is '%s'", missing, count,
                     slc_plan_at(session->build->plan, first)->name);

@@ -236,6 +236,8 @@ sluice_status slc_plan_set(slc_plan *plan, size_t index, const slc_param *destin
     result.ntargets = 0;
     result.target = NULL;
     result.alias_of = NULL;
+    result.ncompanions = 0;
+    result.companion = NULL;
     switch (destination->mode) {
     case SLC_MODE_DIRECT: status = set_targets(plan, param, destination, &result, place, error); break;
     case SLC_MODE_ALIAS: status = set_alias(plan, index, destination, &result, place, error); break;
@@ -257,6 +259,30 @@ sluice_status slc_plan_set(slc_plan *plan, size_t index, const slc_param *destin
     if (result.reason == NULL || result.where == NULL)
         return slc_fail_memory(error, "destination", "a reason", SLC_MAX_NAME);
     *param = result;
+    return SLUICE_OK;
+}
+
+sluice_status slc_plan_set_companions(slc_plan *plan, size_t index, const uint32_t *companion, size_t count, sluice_error *error)
+{
+    if (index >= plan->count)
+        return slc_fail(error, SLUICE_INVALID, "destination", "parameter %zu of a plan of %zu", index, plan->count);
+    slc_param *param = &plan->param[index];
+    char place[SLC_PLACE_TEXT];
+    slc_place_text(param, param->where, place);
+    if (count > SLC_MAX_COMPANIONS)
+        return slc_fail(error, SLUICE_INVALID, "destination", "%s: %zu companions; %d are allowed", place, count,
+                        SLC_MAX_COMPANIONS);
+    for (size_t i = 0; i < count; i++)
+        if (companion[i] >= plan->count || companion[i] == index)
+            return slc_fail(error, SLUICE_INVALID, "destination",
+                            "%s: its companion (%u) must be another parameter of the plan's %zu", place, (unsigned)companion[i],
+                            plan->count);
+    uint32_t *copy = slc_arena_take(&plan->arena, count, sizeof *copy);
+    if (copy == NULL)
+        return slc_fail_memory(error, "destination", "companions", count * sizeof *copy);
+    memcpy(copy, companion, count * sizeof *copy);
+    param->companion = copy;
+    param->ncompanions = count;
     return SLUICE_OK;
 }
 

@@ -74,6 +74,8 @@ typedef struct slc_param {
     size_t ntargets;
     slc_target *target; /* DIRECT */
     const char *alias_of; /* ALIAS */
+    size_t ncompanions;
+    const uint32_t *companion; /* parameters without which this one is of no use; in the plan's order numbers */
     const char *reason; /* why this mode; "" for none */
     const char *where;  /* the rule's "file:line", or "default resolver" */
 } slc_param;
@@ -120,6 +122,14 @@ size_t slc_plan_find(const slc_plan *plan, const char *name);
  * strips, an alias names another parameter that moves itself, full only where allowed. Messages start with `where`.
  */
 sluice_status slc_plan_set(slc_plan *plan, size_t index, const slc_param *destination, sluice_error *error);
+
+#define SLC_MAX_COMPANIONS 16
+
+/*
+ * The parameters that must come with parameter `index` in every update, as it with them; by their numbers, copied. Any time
+ * after its slc_plan_set, which forgets them. INVALID: itself, none of the plan, more than SLC_MAX_COMPANIONS.
+ */
+sluice_status slc_plan_set_companions(slc_plan *plan, size_t index, const uint32_t *companion, size_t count, sluice_error *error);
 
 /* After the last slc_plan_set: every parameter is resolved, aliases lead to parameters that move. */
 sluice_status slc_plan_complete(const slc_plan *plan, sluice_error *error);

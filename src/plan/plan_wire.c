@@ -6,7 +6,8 @@
  *   magic u32, parameters
  *   layouts, each: mesh, placements, each: kind u8, axis u8, then dim u8, parts, split u8 (, chunk), or coordinate
  *   texts, each: length, bytes
- *   parameters, each: mode u8, place, reason, then DIRECT: targets, each as put_target has it; ALIAS: parameter
+ *   parameters, each: mode u8 (with HAS_COMPANIONS), place, reason, then DIRECT: targets, each as put_target has it; ALIAS:
+ *   parameter; with HAS_COMPANIONS: their count, parameters
  */
 #include <string.h>
 
@@ -19,7 +20,8 @@ enum {
     RANGE_ALL = 0, /* from 0, every element to the end; else any of: */
     RANGE_COUNT = 1, /* start, step and count follow */
     RANGE_TO_END = 2, /* start and step follow */
-    RANGE_SELECT = 3 /* the index follows */
+    RANGE_SELECT = 3, /* the index follows */
+    HAS_COMPANIONS = 8 /* beside the mode */
 };
 
 #define MOST_TARGETS ((size_t)1 << 20) /* of a plan that is received */
@@ -108,7 +110,7 @@ static void put_target(writer *w, const slc_param *param, const slc_target *targ
 
 static void put_param(writer *w, const slc_param *param)
 {
-    slc_buffer_u8(w->buffer, (uint8_t)param->mode);
+    slc_buffer_u8(w->buffer, (uint8_t)(param->mode | (param->ncompanions > 0 ? HAS_COMPANIONS : 0)));
     if (w->words) {
         put_reference(w, &w->texts, param->where);
         put_reference(w, &w->texts, param->reason);
@@ -120,6 +122,10 @@ static void put_param(writer *w, const slc_param *param)
     } else if (param->mode == SLC_MODE_ALIAS) {
         put_number(w->buffer, slc_plan_find(w->plan, param->alias_of));
     }
+    if (param->ncompanions > 0)
+        put_number(w->buffer, param->ncompanions);
+    for (size_t i = 0; i < param->ncompanions; i++)
+        put_number(w->buffer, param->companion[i]);
 }
 
 static void collect(writer *w)
@@ -363,11 +369,21 @@ static sluice_status get_targets(reader *r, const slc_param *param, slc_param *d
     return SLUICE_OK;
 }
 
+static size_t get_companions(reader *r, uint32_t companion[SLC_MAX_COMPANIONS])
+{
+    size_t count = (size_t)get_within(r, SLC_MAX_COMPANIONS);
+    for (size_t i = 0; i < count; i++)
+        companion[i] = (uint32_t)get_within(r, UINT32_MAX);
+    if (count == 0)
+        r->in.failed = true; /* there is one way to say none */
+    return count;
+}
+
 static sluice_status get_params(reader *r, sluice_error *error)
 {
     for (size_t i = 0; i < r->plan->count; i++) {
         slc_param destination = { .mode = SLC_MODE_UNRESOLVED };
-        int64_t mode = get_within(r, SLC_MODE_SKIP);
+        int64_t coded = get_within(r, HAS_COMPANIONS + SLC_MODE_SKIP), mode = coded & (HAS_COMPANIONS - 1);
         destination.where = get_text(r);
         destination.reason = get_text(r);
         sluice_status status = SLUICE_OK;
@@ -381,10 +397,16 @@ static sluice_status get_params(reader *r, sluice_error *error)
         } else if (mode != SLC_MODE_UNRESOLVED) {
             destination.mode = mode == SLC_MODE_FULL ? SLC_MODE_FULL : SLC_MODE_SKIP;
         }
+        if (mode > SLC_MODE_SKIP)
+            r->in.failed = true;
+        uint32_t companion[SLC_MAX_COMPANIONS];
+        size_t ncompanions = (coded & HAS_COMPANIONS) == 0 ? 0 : get_companions(r, companion);
         if (status == SLUICE_OK && r->in.failed)
             status = fail_bytes(r, "a destination", error);
         if (status == SLUICE_OK)
             status = slc_plan_set(r->plan, i, &destination, error);
+        if (status == SLUICE_OK && ncompanions > 0)
+            status = slc_plan_set_companions(r->plan, i, companion, ncompanions, error);
         if (status != SLUICE_OK)
             return status;
     }
@@ -401,6 +423,8 @@ static void unset(slc_plan *plan)
         param->ntargets = 0;
         param->target = NULL;
         param->alias_of = NULL;
+        param->ncompanions = 0;
+        param->companion = NULL;
         param->reason = param->where = "";
     }
 }

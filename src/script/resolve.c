@@ -210,6 +210,25 @@ static int set_destination(lua_State *L)
     return 0;
 }
 
+/* companions(number from 1, list of numbers from 1) */
+static int set_companions(lua_State *L)
+{
+    slc_resolver *r = get_resolver(L);
+    size_t index = (size_t)slc_lua_integer(L, 1, 1, INT64_MAX) - 1;
+    luaL_checktype(L, 2, LUA_TTABLE);
+    size_t count = lua_objlen(L, 2);
+    uint32_t companion[SLC_MAX_COMPANIONS] = { 0 };
+    for (size_t i = 0; i < count && i < SLC_MAX_COMPANIONS; i++) {
+        lua_rawgeti(L, 2, (int)i + 1);
+        companion[i] = (uint32_t)slc_lua_integer(L, -1, 1, UINT32_MAX) - 1;
+        lua_pop(L, 1);
+    }
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (slc_plan_set_companions(r->plan, index, companion, count, &error) != SLUICE_OK)
+        slc_lua_raise(L, &error);
+    return 0;
+}
+
 static void read_texts(lua_State *L, int index, slc_resolver *r, slc_texts *texts)
 {
     *texts = (slc_texts){ 0 };
@@ -245,7 +264,8 @@ void slc_resolver_push(lua_State *L, slc_resolver *resolver)
     static const luaL_Reg FUNCTIONS[] = {
         { "count", count_params },   { "param", read_param },       { "live_count", count_live }, { "live", read_live },
         { "host", read_host },       { "attributes", read_attributes }, { "meshes", read_meshes },
-        { "template", add_template }, { "set", set_destination },   { "finish", finish },         { NULL, NULL },
+        { "template", add_template }, { "set", set_destination },   { "companions", set_companions }, { "finish", finish },
+        { NULL, NULL },
     };
     lua_newtable(L);
     slc_lua_add(L, FUNCTIONS, resolver);
