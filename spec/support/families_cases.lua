@@ -42,6 +42,16 @@ local gpt_oss = {
    num_local_experts = 10, vocab_size = 331,
 }
 
+local qwen_vl = with(dense, { vision_config = {
+   depth = 2, hidden_size = 40, intermediate_size = 56, num_heads = 8, out_hidden_size = 72, patch_size = 7, temporal_patch_size = 2,
+   spatial_merge_size = 2,
+} })
+
+-- Whether a tensor of a multimodal host is one that a trainer of the text model alone does not have.
+local function is_vision(name)
+   return name:find("^vision_tower%.") ~= nil or name:find("^multi_modal_projector%.") ~= nil or name:find("^visual%.") ~= nil
+end
+
 return {
    { name = "Llama-3", family = "llama", config = dense },
    { name = "Llama-3, tied", family = "llama", config = with(dense, { tie_word_embeddings = true, vocab_size = 1000 }), files = 2 },
@@ -54,15 +64,16 @@ return {
    { name = "Qwen3-MoE, packed", family = "qwen3_moe", config = qwen3_moe, experts = true, loader = { packed = true },
       model = { experts = "packed" } },
    { name = "Mixtral", family = "mixtral", config = mixtral, experts = true },
+   { name = "Mixtral, packed", family = "mixtral", config = mixtral, experts = true, files = 2,
+      loader = { packed = true, live_experts = "experts.routed_experts" },
+      model = { experts = "packed", live_experts = "experts.routed_experts" } },
    { name = "Gemma-2", family = "gemma2", config = gemma },
    { name = "Gemma-3, text", family = "gemma3", config = gemma },
    { name = "Gemma-3, multimodal", family = "gemma3", config = with(gemma, { vision_config = vision }), files = 2 },
    { name = "Gemma-3, from the hub", family = "gemma3", config = with(gemma, { vision_config = vision, checkpoint_vocab_size = 585 }),
       loader = { naming = "hub" }, model = { naming = "hub" } },
    { name = "Gemma-3, text only sent", family = "gemma3", config = with(gemma, { vision_config = vision }), model = { naming = "text" },
-      loader = { naming = "text", unsourced = function(name)
-         return name:find("^vision_tower%.") ~= nil or name:find("^multi_modal_projector%.") ~= nil
-      end } },
+      loader = { naming = "text", unsourced = is_vision } },
    { name = "Phi-3", family = "phi3", config = dense, files = 2 },
    { name = "DeepSeek-V3", family = "deepseek_v3", config = deepseek, experts = true, files = 2, loader = { serves_mtp = true },
       model = { mtp = "served" } },
@@ -70,6 +81,11 @@ return {
    { name = "GPT-OSS", family = "gpt_oss", config = gpt_oss, experts = true, files = 2 },
    { name = "GPT-OSS, uneven units", family = "gpt_oss", config = with(gpt_oss, { intermediate_size = 37 }), experts = true,
       loader = { live_qkv = "qkv" }, model = { live_qkv = "qkv" } },
+   { name = "Qwen2.5-VL", family = "qwen2_5_vl", config = qwen_vl, loader = { naming = "module" }, files = 2 },
+   { name = "Qwen2.5-VL, whole tower", family = "qwen2_5_vl", config = with(qwen_vl, { tie_word_embeddings = true }),
+      loader = { naming = "hub", whole_tower = true }, model = { naming = "hub", mm_encoder_tp_mode = "data" } },
+   { name = "Qwen2.5-VL, text only", family = "qwen2_5_vl", config = qwen_vl, model = { naming = "text" },
+      loader = { naming = "text", unsourced = is_vision } },
    { name = "BERT", family = "bert", dtype = "F32", config = { num_hidden_layers = 3, hidden_size = 96, intermediate_size = 136,
       num_attention_heads = 12, vocab_size = 331, max_position_embeddings = 35, type_vocab_size = 2 } },
 }

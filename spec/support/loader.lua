@@ -14,7 +14,8 @@ local loader = {}
 
 local families = {
    llama = "llama", mistral = "llama", qwen2 = "llama", qwen3 = "llama", qwen3_moe = "moe", mixtral = "moe", gemma2 = "gemma",
-   gemma3 = "gemma", phi3 = "phi3", deepseek_v3 = "deepseek", gpt_oss = "gpt_oss", bert = "bert",
+   gemma3 = "gemma", phi3 = "phi3", deepseek_v3 = "deepseek", gpt_oss = "gpt_oss", qwen2_5_vl = "qwen2_5_vl",
+   bert = "bert",
 }
 
 --- The family of that name.

@@ -22,6 +22,11 @@ function host.new(place, dtype)
    return setmetatable({ place = place, dtype = dtype, parameters = {}, tp = place.tp, r = place.tp_rank }, host)
 end
 
+--- The same model, for layers that tp does not cut.
+function host:uncut()
+   return setmetatable({ tp = 1, r = 0 }, { __index = self })
+end
+
 --- Makes one live parameter. load(live, loaded, shard, expert): how a checkpoint tensor gets into it.
 function host:parameter(name, shape, load, dtype)
    assert(not self.parameters[name], name)

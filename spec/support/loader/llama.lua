@@ -3,7 +3,7 @@
 local llama = {}
 
 local function has_bias(config)
-   return config.model_type == "qwen2" or config.attention_bias
+   return config.model_type == "qwen2" or config.model_type == "qwen2_5_vl" or config.attention_bias
 end
 
 local function has_head_norms(config)

@@ -34,12 +34,13 @@ local function tensors(add, prefix, config, layer)
    if is_dense(config, layer) then
       return llama.mlp_tensors(add, prefix .. "mlp.", config.intermediate_size, hidden)
    end
-   add(prefix .. called.block .. "gate.weight", { experts, hidden })
-   if config.packed then
-      add(prefix .. called.block .. "experts.gate_up_proj", { experts, 2 * wide, hidden })
-      add(prefix .. called.block .. "experts.down_proj", { experts, hidden, wide })
+   if config.packed then -- in both by the names of Qwen3-MoE
+      add(prefix .. "mlp.gate.weight", { experts, hidden })
+      add(prefix .. "mlp.experts.gate_up_proj", { experts, 2 * wide, hidden })
+      add(prefix .. "mlp.experts.down_proj", { experts, hidden, wide })
       return nil
    end
+   add(prefix .. called.block .. "gate.weight", { experts, hidden })
    for e = 0, experts - 1 do
       local name = ("%s%sexperts.%d."):format(prefix, called.block, e)
       add(name .. called.gate .. ".weight", { wide, hidden })
@@ -60,6 +61,9 @@ end
 
 local function target(name, config)
    local called, live = names[config.model_type], config.live_experts or "experts"
+   if config.model_type == "mixtral" then
+      name = name:gsub("%.mlp%.", ".block_sparse_moe.")
+   end
    local block, expert, part = name:match("^(.*%.)experts%.(%d+)%.([%w_]+)%.weight$")
    if block then
       local shard = part == called.gate and "w1" or part == called.up and "w3" or "w2"
