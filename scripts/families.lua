@@ -154,7 +154,7 @@ local function summary(cells, seconds)
       names = names + (known[cell.case] and 0 or 1)
       known[cell.case] = true
    end
-   counts.families, counts.good = names, counts.wrong == 0 and counts.run > 0
+   counts.models, counts.good = names, counts.wrong == 0 and counts.run > 0
    return counts
 end
 
@@ -175,7 +175,7 @@ local function main()
    if given.json then
       io.stdout:write(cjson.encode(counts), "\n")
    else
-      io.stdout:write(("families: %d deployments of %d families, %s, %d not run (%.0f s)\n"):format(counts.run, counts.families,
+      io.stdout:write(("families: %d deployments of %d models, %s, %d not run (%.0f s)\n"):format(counts.run, counts.models,
          counts.wrong == 0 and "each 100% direct, covered and exact" or counts.wrong .. " WRONG", counts.unfit, counts.seconds))
    end
    return counts.good and 0 or 1
