@@ -291,7 +291,8 @@ describe("deployment.read()", function()
       for name, title in pairs({
          ["minilm"] = "all-MiniLM-L6-v2", ["minilm-full"] = "all-MiniLM-L6-v2", ["llama3-8b"] = "Llama-3-8B (2 of 32 layers)",
          ["qwen3-8b"] = "Qwen3-8B (2 of 36 layers)", ["qwen3-30b-a3b"] = "Qwen3-30B-A3B (2 of 48 layers)",
-         ["qwen3-235b"] = "Qwen3-235B-A22B", ["deepseek-v3"] = "DeepSeek-V3", ["deepseek-v3-bf16"] = "DeepSeek-V3-bf16", ["mixtral-8x7b"] = "Mixtral-8x7B (1 of 32 layers)",
+         ["qwen3-235b"] = "Qwen3-235B-A22B", ["deepseek-v3"] = "DeepSeek-V3", ["deepseek-v3-bf16"] = "DeepSeek-V3-bf16",
+         ["mixtral-8x7b"] = "Mixtral-8x7B (1 of 32 layers)",
       }) do
          it(("accepts examples/deployments/%s.lua, and its init info"):format(name), function()
             local path = ("examples/deployments/%s.lua"):format(name)

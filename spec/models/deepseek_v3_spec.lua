@@ -41,8 +41,8 @@ end
 local function check_attention(tensors, prefix, tp, r)
    local heads, last = 8 / tp, tensors[prefix .. "fused_qkv_a_proj.weight"].shape[1] - 1
    for i = 0, last do
-      check_row(tensors[prefix .. "fused_qkv_a_proj.weight"], i, prefix .. (i < 8 and "q_a_proj" or "kv_a_proj_with_mqa") .. ".weight",
-         i < 8 and i or i - 8)
+      local source = prefix .. (i < 8 and "q_a_proj" or "kv_a_proj_with_mqa") .. ".weight"
+      check_row(tensors[prefix .. "fused_qkv_a_proj.weight"], i, source, i < 8 and i or i - 8)
    end
    assert.equal(8 + 5 + 4 - 1, last)
    for name, rows in pairs({ q_b_proj = 4 + 4, kv_b_proj = 4 + 4 }) do
@@ -167,9 +167,10 @@ describe("the description of DeepSeek-V3", function()
          assert.truthy(tensors["model.layers.2." .. name .. ".weight"])
       end
       assert.same({ 18, 36 }, tensors["model.layers.2.eh_proj.weight"].shape)
-      assert.equal("model.layers.2.mlp.experts.4.up_proj.weight[8,0]", get(tensors["model.layers.2.mtp_block.mlp.experts.w13_weight"], 4, 8, 0))
-      assert.equal("model.layers.2.self_attn.o_proj.weight[0,16]", get(tensors["model.layers.2.mtp_block.self_attn.o_proj.weight"], 0, 0))
-      assert.truthy(tensors["model.layers.2.mtp_block.input_layernorm.weight"])
+      local block = "model.layers.2.mtp_block."
+      assert.equal("model.layers.2.mlp.experts.4.up_proj.weight[8,0]", get(tensors[block .. "mlp.experts.w13_weight"], 4, 8, 0))
+      assert.equal("model.layers.2.self_attn.o_proj.weight[0,16]", get(tensors[block .. "self_attn.o_proj.weight"], 0, 0))
+      assert.truthy(tensors[block .. "input_layernorm.weight"])
       check_scales(tensors)
    end)
 
@@ -184,7 +185,8 @@ describe("the description of DeepSeek-V3", function()
       local cases = {
          { { { "tp", 8 } }, nil, {}, "the MLP of a worker (2) must be a whole number of blocks of 4" },
          { { { "tp", 1 } }, nil, { q_lora_rank = 6 }, "q_lora_rank of a worker (6) must be a whole number of blocks of 4" },
-         { { { "tp", 8 } }, nil, { intermediate_size = 32, n_shared_experts = false, moe_intermediate_size = 32, qk_rope_head_dim = 2 },
+         { { { "tp", 8 } }, nil,
+            { intermediate_size = 32, n_shared_experts = false, moe_intermediate_size = 32, qk_rope_head_dim = 2 },
             "the queries of a worker (6) must be a whole number of blocks of 4" },
          { { { "tp", 2 } }, { { "ep", 2 } }, { moe_intermediate_size = 18, n_shared_experts = false },
             "an expert of a worker (18) must be a whole number of blocks of 4" },
@@ -207,7 +209,8 @@ describe("the description of DeepSeek-V3", function()
    it("takes the published quantization_config, and no other", function()
       for _, case in ipairs({
          { { quant_method = "awq" }, 'quant_method ("awq") must be one of fp8' },
-         { { quant_method = "fp8", fmt = "e5m2", weight_block_size = { 128, 128 } }, 'fmt ("e5m2") must be one of e4m3: did you mean e4m3?' },
+         { { quant_method = "fp8", fmt = "e5m2", weight_block_size = { 128, 128 } },
+            'fmt ("e5m2") must be one of e4m3: did you mean e4m3?' },
          { { quant_method = "fp8", weight_block_size = { 128 } }, "weight_block_size has 1 entries; it must have 2 to 2" },
          { { quant_method = "fp8", weight_block_size = { 128, 0 } }, "weight_block_size[2] (0) must be at least 1" },
       }) do

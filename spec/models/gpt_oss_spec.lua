@@ -1,5 +1,5 @@
---- The description of GPT-OSS, held against what its experts compute: unit u of an expert is columns 2u and 2u + 1 of gate_up_proj
--- and row u of down_proj, and each unit is on one rank, with what belongs to it.
+--- The description of GPT-OSS, held against what its experts compute: unit u of an expert is columns 2u and 2u + 1 of
+-- gate_up_proj and row u of down_proj, and each unit is on one rank, with what belongs to it.
 
 local materialise = require "spec.models.materialise"
 local tiny = require "spec.models.tiny"
@@ -8,8 +8,8 @@ local get = materialise.get
 
 local function describe_model(units, worker, live_qkv)
    return tiny.describe({ family = "gpt_oss", live_qkv = live_qkv, config = {
-      num_hidden_layers = 2, hidden_size = 6, intermediate_size = units, num_attention_heads = 8, num_key_value_heads = 2, head_dim = 2,
-      num_local_experts = 5, vocab_size = 70,
+      num_hidden_layers = 2, hidden_size = 6, intermediate_size = units, num_attention_heads = 8, num_key_value_heads = 2,
+      head_dim = 2, num_local_experts = 5, vocab_size = 70,
    } }, worker)
 end
 

@@ -1,5 +1,5 @@
---- The description of Qwen2.5-VL, held against what its tower computes: a head's rows of q, k and v and its columns of proj are on
--- one rank, and so are a hidden unit's rows of gate and up and its column of down.
+--- The description of Qwen2.5-VL, held against what its tower computes: a head's rows of q, k and v and its columns of proj are
+-- on one rank, and so are a hidden unit's rows of gate and up and its column of down.
 
 local deployment = require "sluice.deployment"
 local materialise = require "spec.models.materialise"
@@ -31,21 +31,22 @@ end
 local function check_tower(tensors, prefix, tp, r)
    local block, source = "visual.blocks.0.", prefix .. "visual.blocks.0."
    local heads, wide = HEADS / tp, WIDE / tp
-   local qkv, bias = tensors[block .. "attn.qkv.weight"], tensors[block .. "attn.qkv.bias"]
+   local qkv, bias, gate_up = tensors[block .. "attn.qkv.weight"], tensors[block .. "attn.qkv.bias"], block .. "mlp.gate_up_proj."
    assert.same({ 3 * heads * D, H }, qkv.shape)
    for part = 0, 2 do
       for i = 0, heads * D - 1 do
          local row = part * H + r * heads * D + i
          assert.equal(("%sattn.qkv.weight[%d,5]"):format(source, row), get(qkv, part * heads * D + i, 5))
          assert.equal(("%sattn.qkv.bias[%d]"):format(source, row), get(bias, part * heads * D + i))
-         assert.equal(("%sattn.proj.weight[5,%d]"):format(source, r * heads * D + i), get(tensors[block .. "attn.proj.weight"], 5, i))
+         assert.equal(("%sattn.proj.weight[5,%d]"):format(source, r * heads * D + i),
+            get(tensors[block .. "attn.proj.weight"], 5, i))
       end
    end
    for i = 0, wide - 1 do
       local unit = r * wide + i
       for place, part in pairs({ [i] = "gate_proj", [wide + i] = "up_proj" }) do
-         assert.equal(("%smlp.%s.weight[%d,3]"):format(source, part, unit), get(tensors[block .. "mlp.gate_up_proj.weight"], place, 3))
-         assert.equal(("%smlp.%s.bias[%d]"):format(source, part, unit), get(tensors[block .. "mlp.gate_up_proj.bias"], place))
+         assert.equal(("%smlp.%s.weight[%d,3]"):format(source, part, unit), get(tensors[gate_up .. "weight"], place, 3))
+         assert.equal(("%smlp.%s.bias[%d]"):format(source, part, unit), get(tensors[gate_up .. "bias"], place))
       end
       assert.equal(("%smlp.down_proj.weight[3,%d]"):format(source, unit), get(tensors[block .. "mlp.down_proj.weight"], 3, i))
    end
@@ -55,13 +56,15 @@ local function check_tower(tensors, prefix, tp, r)
       assert.equal(("%svisual.merger.mlp.0.bias[%d]"):format(prefix, unit), get(tensors["visual.merger.mlp.0.bias"], i))
       assert.equal(("%svisual.merger.mlp.2.weight[5,%d]"):format(prefix, unit), get(tensors["visual.merger.mlp.2.weight"], 5, i))
    end
-   for name, extent in pairs({ [block .. "attn.proj.bias"] = H, [block .. "mlp.down_proj.bias"] = H, [block .. "norm1.weight"] = H,
-      [block .. "norm2.weight"] = H, ["visual.merger.ln_q.weight"] = H, ["visual.merger.mlp.2.bias"] = 6 }) do
+   for name, extent in pairs({
+      [block .. "attn.proj.bias"] = H, [block .. "mlp.down_proj.bias"] = H, [block .. "norm1.weight"] = H, [block .. "norm2.weight"] = H,
+      ["visual.merger.ln_q.weight"] = H, ["visual.merger.mlp.2.bias"] = 6 }) do
       assert.same({ extent }, tensors[name].shape)
       assert.equal(("%s%s[1]"):format(prefix, name), get(tensors[name], 1))
    end
    assert.same({ H, 3, 2, 2, 2 }, tensors["visual.patch_embed.proj.weight"].shape)
-   assert.equal(prefix .. "visual.patch_embed.proj.weight[7,2,1,1,0]", get(tensors["visual.patch_embed.proj.weight"], 7, 2, 1, 1, 0))
+   assert.equal(prefix .. "visual.patch_embed.proj.weight[7,2,1,1,0]",
+      get(tensors["visual.patch_embed.proj.weight"], 7, 2, 1, 1, 0))
 end
 
 describe("the description of Qwen2.5-VL", function()
@@ -106,7 +109,9 @@ describe("the description of Qwen2.5-VL", function()
          for i, param in ipairs(tiny.describe(model_of({ naming = naming }), { mesh = { { "tp", 2 } } }).params) do
             list[i] = { name = param.name, dtype = param.dtype, shape = param.shape }
          end
-         local checked = assert(deployment.check({ model = model_of(), trainer = { mesh = { { "dp", 1 } } }, worker = { mesh = { { "tp", 2 } } } }))
+         local checked = assert(deployment.check({
+            model = model_of(), trainer = { mesh = { { "dp", 1 } } }, worker = { mesh = { { "tp", 2 } } },
+         }))
          assert.equal(naming, assert(models.describe(checked, list)).config.naming)
       end
    end)

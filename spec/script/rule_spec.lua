@@ -190,7 +190,9 @@ describe("a rule file", function()
 
    it("says with full = false that its parameters go in place, though the file that it extends leaves all to the host", function()
       local path = resolving.write('return { full = policy {}, rules = { rule "a" {} } }')
-      for said, mode in pairs({ ["full = false"] = "direct", ['full = policy { quantization = "fp8" }'] = "direct", ["otherwise = false"] = "full" }) do
+      for said, mode in pairs({
+         ["full = false"] = "direct", ['full = policy { quantization = "fp8" }'] = "direct", ["otherwise = false"] = "full",
+      }) do
          local got = resolving.resolve({ params = { "a" }, live = { "a" }, host = { quantization = "fp8" },
             text = ('return { extends = "%s", %s }'):format(path, said) })
          assert.equal(mode, got.by.a.mode)

@@ -64,7 +64,8 @@ local function check_blocks(config, sizes)
    end
    local tp, v, nope = sizes.tp, config.v_head_dim, config.qk_nope_head_dim
    local heads, dense = config.num_attention_heads / tp, config.intermediate_size / tp
-   local one, shared = config.moe_intermediate_size / sizes.moe_tp, config.moe_intermediate_size * (config.n_shared_experts or 0) / tp
+   local one = config.moe_intermediate_size / sizes.moe_tp
+   local shared = config.moe_intermediate_size * (config.n_shared_experts or 0) / tp
    whole("q_lora_rank", config.q_lora_rank or 0, rows)
    whole("the MLP", dense, rows)
    whole("the shared experts", shared, rows)
@@ -112,13 +113,10 @@ local function add_layer(add, config, prefix, stage, is_sparse)
       linear(name .. ".up_proj", up, "column")
       linear(name .. ".down_proj", down, "row")
    end
-   local function expert(number)
-      for _, part in ipairs({ { "gate_proj", "expert_up", "column" }, { "up_proj", "expert_up", "column" },
-         { "down_proj", "expert_down", "row" } }) do
-         for _, form in ipairs(config.forms) do
-            add.expert(("%smlp.experts.%d.%s.%s"):format(prefix, number, part[1], form.ending), form.shapes[part[2]], part[3], stage,
-               number, form.dtype)
-         end
+   local function expert(number, name, key, kind)
+      for _, form in ipairs(config.forms) do
+         local full_name = ("%smlp.experts.%d.%s.%s"):format(prefix, number, name, form.ending)
+         add.expert(full_name, form.shapes[key], kind, stage, number, form.dtype)
       end
    end
    if config.q_lora_rank then
@@ -139,7 +137,9 @@ local function add_layer(add, config, prefix, stage, is_sparse)
          mlp("mlp.shared_experts", "shared_up", "shared_down")
       end
       for number = 0, config.num_experts - 1 do
-         expert(number)
+         expert(number, "gate_proj", "expert_up", "column")
+         expert(number, "up_proj", "expert_up", "column")
+         expert(number, "down_proj", "expert_down", "row")
       end
    else
       mlp("mlp", "up", "down")
@@ -171,8 +171,8 @@ end
 -- ---- a worker ----
 
 local function live_mlp(worker, form, prefix, up, down)
-   worker:merged(prefix .. "gate_up_proj." .. form.ending, { prefix .. "gate_proj." .. form.ending, prefix .. "up_proj." .. form.ending },
-      form.shapes[up], "merged_column", form.dtype)
+   local sources = { prefix .. "gate_proj." .. form.ending, prefix .. "up_proj." .. form.ending }
+   worker:merged(prefix .. "gate_up_proj." .. form.ending, sources, form.shapes[up], "merged_column", form.dtype)
    worker:part(prefix .. "down_proj." .. form.ending, form.shapes[down], 1, form.dtype)
 end
 
@@ -264,8 +264,8 @@ return {
    architecture = "DeepseekV3ForCausalLM", dtype = "bfloat16", layer_pattern = "^model%.layers%.(%d+)%.",
    choices = { "live_experts", "mtp" },
    keys = {
-      "num_hidden_layers", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads", "num_key_value_heads",
-      "n_routed_experts", "n_shared_experts", "first_k_dense_replace", "moe_layer_freq", "q_lora_rank", "kv_lora_rank",
+      "num_hidden_layers", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads",
+      "num_key_value_heads", "n_routed_experts", "n_shared_experts", "first_k_dense_replace", "moe_layer_freq", "q_lora_rank", "kv_lora_rank",
       "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "vocab_size", "num_nextn_predict_layers", "tie_word_embeddings",
       "quantization_config",
    },

@@ -98,8 +98,8 @@ local function share_of(worker, units)
    return first, min(room, units - first), room
 end
 
--- Experts stacked. dims: the live dim of each dim of the source; shape: of the live tensor, where its dim `cut` (0-based) has room
--- for this worker's units, `per` elements each; what lies behind the last unit is zero.
+-- Experts stacked. dims: the live dim of each dim of the source; shape: of the live tensor, where its dim `cut` (0-based) has
+-- room for this worker's units, `per` elements each; what lies behind the last unit is zero.
 local function stack(worker, units, name, source, dims, shape, cut, per)
    local first, count = share_of(worker, units)
    local from, at, extent = {}, {}, {}
@@ -110,7 +110,8 @@ local function stack(worker, units, name, source, dims, shape, cut, per)
    end
    local behind, rest = { unpack(at) }, { unpack(shape) }
    behind[cut + 1], rest[cut + 1] = per * count, shape[cut + 1] - per * count
-   worker:add(name, shape, "fused_moe", count > 0 and { { source = source, from = from, extent = extent, at = at, dims = dims } } or {},
+   local content = { source = source, from = from, extent = extent, at = at, dims = dims }
+   worker:add(name, shape, "fused_moe", count > 0 and { content } or {},
       rest[cut + 1] > 0 and { { source = source, at = behind, extent = rest } } or nil)
 end
 

@@ -1,5 +1,5 @@
---- Qwen2.5-VL: Qwen2.5 beside a vision tower whose q, k and v are fused in the checkpoint, too. A host may keep the tower whole on
--- every rank (mm_encoder_tp_mode "data") instead of cutting it; every stage of a pipeline has it.
+--- Qwen2.5-VL: Qwen2.5 beside a vision tower whose q, k and v are fused in the checkpoint, too. A host may keep the tower whole
+-- on every rank (mm_encoder_tp_mode "data") instead of cutting it; every stage of a pipeline has it.
 
 local check = require "sluice.models.check"
 local decoder = require "sluice.models.decoder"
@@ -8,7 +8,8 @@ local serving = require "sluice.models.serving"
 local CHANNELS = 3
 
 local text = decoder.family({
-   architecture = "Qwen2_5_VLForConditionalGeneration", qkv_bias = true, keys = { "vision_config" }, required = { "vision_config" },
+   architecture = "Qwen2_5_VLForConditionalGeneration", qkv_bias = true,
+   keys = { "vision_config" }, required = { "vision_config" },
 })
 
 -- Whose names a trainer has: its module's (transformers 4.52 and later), those of the files that are published, or those of the
@@ -33,9 +34,11 @@ function family.complete(config)
    text.complete(config)
    local vision = config.vision_config
    if vision.hidden_size % vision.num_heads ~= 0 then
-      check.fail("model.config.vision_config.hidden_size (%d) must divide by its num_heads (%d)", vision.hidden_size, vision.num_heads)
+      check.fail("model.config.vision_config.hidden_size (%d) must divide by its num_heads (%d)", vision.hidden_size,
+         vision.num_heads)
    elseif vision.out_hidden_size ~= config.hidden_size then
-      check.fail("model.config.vision_config.out_hidden_size (%d) must be hidden_size (%d)", vision.out_hidden_size, config.hidden_size)
+      check.fail("model.config.vision_config.out_hidden_size (%d) must be hidden_size (%d)", vision.out_hidden_size,
+         config.hidden_size)
    end
 end
 
@@ -44,8 +47,8 @@ function family.check_workers(config, part)
    local tp = serving.sizes(part).tp
    for _, key in ipairs(config.mm_encoder_tp_mode == "weights" and { "num_heads", "intermediate_size" } or {}) do
       if config.vision_config[key] % tp ~= 0 then
-         check.fail('model.config.vision_config.%s (%d) must divide by the workers\' tp (%d), or model.mm_encoder_tp_mode be "data"',
-            key, config.vision_config[key], tp)
+         check.fail("model.config.vision_config.%s (%d) must divide by the workers' tp (%d), or model.mm_encoder_tp_mode be %s", key,
+            config.vision_config[key], tp, check.shown("data"))
       end
    end
 end
@@ -63,7 +66,8 @@ end
 
 -- A checkpoint's names tell whose they are.
 function family.settle(config, holds)
-   config.naming = holds["model.language_model.norm.weight"] and "module" or holds["visual.patch_embed.proj.weight"] and "hub" or "text"
+   config.naming = holds["model.language_model.norm.weight"] and "module"
+      or holds["visual.patch_embed.proj.weight"] and "hub" or "text"
    text.settle(config, { ["lm_head.weight"] = holds["lm_head.weight"] })
 end
 
@@ -118,8 +122,8 @@ local function live_block(worker, vision, block)
       local tail = ending == "weight" and { h } or {}
       local qkv = block .. "attn.qkv." .. ending
       worker:qkv(qkv, { { qkv, 0 }, { qkv, h }, { qkv, 2 * h } }, heads, heads, h / heads, tail)
-      worker:merged(block .. "mlp.gate_up_proj." .. ending, { block .. "mlp.gate_proj." .. ending, block .. "mlp.up_proj." .. ending },
-         { wide, unpack(tail) }, "merged_column")
+      local gate, up = block .. "mlp.gate_proj." .. ending, block .. "mlp.up_proj." .. ending
+      worker:merged(block .. "mlp.gate_up_proj." .. ending, { gate, up }, { wide, unpack(tail) }, "merged_column")
    end
    live_row(worker, block .. "attn.proj", { h, h })
    live_row(worker, block .. "mlp.down_proj", { h, wide })

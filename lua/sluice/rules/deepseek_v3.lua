@@ -38,8 +38,12 @@ for _, form in ipairs(forms) do
    end
    -- Whole blocks, here and wherever something is cut: half a block has no scale of its own.
    local gate, shared_gate, expert_gate = divide(dense, rows), divide(shared, rows), divide(expert, rows)
-   local _ = tp > 1 and divide(q, rows) + divide(kv, rows) + divide(out, columns) + divide(dense, columns) + divide(shared, columns)
-   _ = moe_tp > 1 and divide(expert, columns)
+   for _, size in ipairs(tp > 1 and { q, kv } or {}) do
+      divide(size, rows)
+   end
+   for _, size in ipairs(tp > 1 and { out, dense, shared, moe_tp > 1 and expert or 0 } or {}) do
+      divide(size, columns)
+   end
 
    for _, made in ipairs {
       rule(A .. "q_a_proj." .. w) { into = A .. "fused_qkv_a_proj." .. w, at = latent and span(0, 0, divide(latent, rows)),
@@ -54,16 +58,17 @@ for _, form in ipairs(forms) do
       rule(M .. "up_proj." .. w) { into = M .. "gate_up_proj." .. w, at = span(0, gate, gate), layout = column,
          companion = with(M .. "up_proj") },
       rule(M .. "{d=down_proj|shared_experts.down_proj}." .. w) { layout = row, companion = with(M .. "{d}") },
-      shared > 0 and rule(S .. "gate_proj." .. w) { into = S .. "gate_up_proj." .. w, at = span(0, 0, shared_gate), layout = column,
-         companion = with(S .. "gate_proj") },
+      shared > 0 and rule(S .. "gate_proj." .. w) { into = S .. "gate_up_proj." .. w, at = span(0, 0, shared_gate),
+         layout = column, companion = with(S .. "gate_proj") },
       shared > 0 and rule(S .. "up_proj." .. w) { into = S .. "gate_up_proj." .. w, at = span(0, shared_gate, shared_gate),
          layout = column, companion = with(S .. "up_proj") },
 
-      rule(E .. "gate_proj." .. w) { into = stacks .. ".w13_" .. w, at = { slab, span(1, 0, expert_gate) }, layout = expert_column,
-         companion = with(E .. "gate_proj") },
+      rule(E .. "gate_proj." .. w) { into = stacks .. ".w13_" .. w, at = { slab, span(1, 0, expert_gate) },
+         layout = expert_column, companion = with(E .. "gate_proj") },
       rule(E .. "up_proj." .. w) { into = stacks .. ".w13_" .. w, at = { slab, span(1, expert_gate, expert_gate) },
          layout = expert_column, companion = with(E .. "up_proj") },
-      rule(E .. "down_proj." .. w) { into = stacks .. ".w2_" .. w, at = slab, layout = expert_row, companion = with(E .. "down_proj") },
+      rule(E .. "down_proj." .. w) { into = stacks .. ".w2_" .. w, at = slab,
+         layout = expert_row, companion = with(E .. "down_proj") },
    } do
       rules[#rules + 1] = made
    end
