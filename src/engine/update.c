@@ -265,11 +265,12 @@ static sluice_status check_label(const char *version, sluice_error *error)
 /* A quantized weight with the scale of an earlier update, or the other way round, is worse than neither. */
 static sluice_status check_companions(const slc_session *session, sluice_error *error)
 {
-    for (size_t i = 0; i < slc_plan_count(session->plan); i++) {
-        const slc_param *param = slc_plan_at(session->plan, i);
+    const slc_plan *plan = session->build->plan;
+    for (size_t i = 0; i < slc_plan_count(plan); i++) {
+        const slc_param *param = slc_plan_at(plan, i);
         bool came = session->delivery[i] == SLC_COMPLETE;
         for (size_t k = 0; k < param->ncompanions; k++) {
-            const slc_param *other = slc_plan_at(session->plan, param->companion[k]);
+            const slc_param *other = slc_plan_at(plan, param->companion[k]);
             if (came != (session->delivery[param->companion[k]] == SLC_COMPLETE))
                 return slc_fail(error, SLUICE_INVALID, "finish", "'%s' has come in this update, '%s' has not; they are companions (%s)",
                                 came ? param->name : other->name, came ? other->name : param->name, param->where);
