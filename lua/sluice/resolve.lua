@@ -67,10 +67,22 @@ local function read_attributes(context, name, live)
    return live
 end
 
+-- Of names that differ in numbers only, the first: there are few, however many layers and experts a model has.
+local function first_of_each_kind(names)
+   local seen, list = {}, {}
+   for _, name in ipairs(names) do
+      local kind = ("." .. name .. "."):gsub("%.%d+%f[.]", ".#")
+      if not seen[kind] then
+         seen[kind], list[#list + 1] = true, name
+      end
+   end
+   return list
+end
+
 -- What a rule file sees of live tensors.
 local function shown_live(context)
    return {
-      names = context.live_names,
+      names = context.live_names, kinds = first_of_each_kind(context.live_names),
       read = function(name)
          local live = read_attributes(context, name, context.live[name])
          return { name = name, dtype = live.dtype, shape = { unpack(live.shape) }, attributes = words.plain(live.attributes) }

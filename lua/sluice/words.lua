@@ -172,7 +172,7 @@ local function live_word(live)
       for number, simple in ipairs(read.simples) do
          matcher:add(simple, number, true)
       end
-      for _, name in ipairs(live.names) do
+      for _, name in ipairs(pattern:find("%d") and live.names or live.kinds) do
          if matcher:find(name) then
             return live.read(name)
          end
@@ -280,7 +280,7 @@ end
 --- The names that a rule file sees.
 -- @param host the host's description, decoded
 -- @param meshes the workers' meshes: a list of { name =, axes = { { name, size }, ... } }
--- @param live { names = in order, read = function(name) -> { name =, dtype =, shape =, attributes = } }
+-- @param live { names = in order, kinds = the first of those that differ in numbers only, read = function(name) -> { name =, dtype =, shape =, attributes = } }
 function words.environment(host, meshes, live)
    local axes, mesh_sizes, known_axis = axis_words(meshes)
    local values, frozen_values = frozen_host(host)

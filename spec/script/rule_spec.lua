@@ -323,6 +323,8 @@ describe("the host", function()
          return t.name .. " " .. t.dtype .. " " .. table.concat(t.shape, "x") end)()]], case))
       assert.equal("row", value('live "**.1.w".attributes.loader', case))
       assert.equal("nil", value('live "b.**"', case))
+      assert.equal("a.1.w", value('live "a.1.*".name', case))
+      assert.equal("a.0.w", value('live "a.{l}.w".name', case))
       assert.equal("destination: FILE:1: live (nil) must be a pattern in quotes", value("live(nil)"))
       assert.equal('destination: FILE:1: live ("a.{") has a segment \'{\' that is no capture: {name} is a whole segment, {name=a|b} lists '
          .. "its values", value('live "a.{"'))

@@ -83,7 +83,7 @@ describe("examples/rules/template.lua", function()
       local state = script.new()
       local listed = assert(state:evaluate([[
          local names = {}
-         for name in pairs(require("sluice.words").environment({}, {}, { names = {} })) do names[#names + 1] = name end
+         for name in pairs(require("sluice.words").environment({}, {}, { names = {}, kinds = {} })) do names[#names + 1] = name end
          for _, module in ipairs({ "sluice.rule_file", "sluice.rule_body" }) do
             for key in pairs(require(module).keys) do names[#names + 1] = key end
          end

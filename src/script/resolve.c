@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_TARGETS = 64 };
+enum { MOST_TARGETS = 64, MOST_TARGETS_IN_ALL = 1 << 20 /* as plan_wire.c takes */ };
 
 static slc_resolver *get_resolver(lua_State *L)
 {
@@ -197,6 +197,8 @@ static int set_destination(lua_State *L)
     int ntargets = lua_gettop(L) < 6 ? 0 : (lua_gettop(L) - 4) / 2;
     if (ntargets > MOST_TARGETS)
         return luaL_error(L, "not a destination");
+    if ((r->targets += (size_t)ntargets) > MOST_TARGETS_IN_ALL)
+        slc_lua_fail(L, SLUICE_SCRIPT, "%s: the rules make more than %d targets in all", luaL_checkstring(L, 4), MOST_TARGETS_IN_ALL);
     slc_target target[MOST_TARGETS];
     for (int i = 0; i < ntargets; i++) {
         target[i] = r->template[slc_lua_integer(L, 7 + 2 * i, 1, r->ntemplates) - 1];

@@ -15,6 +15,7 @@ typedef struct slc_resolver {
     slc_resolution *resolution;
     slc_target *template; /* by number, less one; `live` unset */
     int ntemplates, capacity;
+    size_t targets; /* of all parameters */
 } slc_resolver;
 
 /* Pushes a table of functions, which hold `resolver`: they are for one protected call. */
