@@ -232,8 +232,8 @@ typedef struct sluice_live {
 SLUICE_API sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error);
 
 /*
- * Describes the serving host to the rules: a JSON object that rule files see as `host` (architecture, quantization,
- * pipeline_parallel_size, num_attention_heads, finalizes_modules, ...). Called again before init, it replaces.
+ * Describes the serving host to the rules: a JSON object of any keys that rule files see as `host` (quantization,
+ * pipeline_parallel_size, num_attention_heads, finalizes_modules, ...; lua/README.md). Called again before init, it replaces.
  */
 SLUICE_API sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size_t length, sluice_error *error);
 
