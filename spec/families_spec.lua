@@ -29,6 +29,16 @@ describe("scripts/families", function()
       end
       assert.is_true(result.good)
    end)
+
+   for _, case in ipairs({
+      { "--famly llama", "unknown or incomplete argument --famly" }, { "--family", "unknown or incomplete argument --family" },
+      { "--tp 2,x", "--tp (2,x) must be a list of numbers" }, { "--family llama --tp 3", "no family and size is left" },
+   }) do
+      it("refuses " .. case[1], function()
+         local text, code = program.shell(('luajit scripts/families.lua "$SLUICE" %s'):format(case[1]))
+         assert.same({ ("families: %s; scripts/families --help tells\n"):format(case[2]), 2 }, { text, code })
+      end)
+   end
 end)
 
 describe("the slow loader", function()
