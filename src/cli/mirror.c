@@ -54,7 +54,8 @@ sluice_status slc_mirror_fetch(const slc_mirror *mirror, unsigned char *at, size
     return mirror->gpu == NULL ? SLUICE_OK : mirror->ops->read(mirror->gpu, at, slc_mirror_there(mirror, at), bytes, error);
 }
 
-sluice_status slc_mirror_borrow(slc_mirror *mirror, const void *tensor, size_t bytes, const unsigned char **data, sluice_error *error)
+sluice_status slc_mirror_borrow(slc_mirror *mirror, const void *tensor, size_t bytes, const unsigned char **data,
+                                sluice_error *error)
 {
     *data = tensor;
     if (mirror->gpu == NULL)

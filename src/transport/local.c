@@ -62,7 +62,8 @@ int slc_local_accept(int listener, const slc_log *log)
         socklen_t length = sizeof who;
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && (who.uid == geteuid() || who.uid == 0))
             return fd;
-        slc_say(log, SLUICE_LOG_WARN, "a stranger (pid %d, uid %d) at the meeting socket was cut off", (int)who.pid, (int)who.uid);
+        slc_say(log, SLUICE_LOG_WARN, "a stranger (pid %d, uid %d) at the meeting socket was cut off", (int)who.pid,
+                (int)who.uid);
         close(fd);
     }
 }
@@ -153,8 +154,8 @@ void slc_local_close(const int *fds, size_t nfds)
         close(fds[i]);
 }
 
-sluice_status slc_local_await(const slc_local_peer *peer, int fd, void *bytes, size_t least, size_t length, int fds[SLC_LOCAL_FDS],
-                              size_t *nfds, slc_wait *wait, sluice_error *error)
+sluice_status slc_local_await(const slc_local_peer *peer, int fd, void *bytes, size_t least, size_t length,
+                              int fds[SLC_LOCAL_FDS], size_t *nfds, slc_wait *wait, sluice_error *error)
 {
     for (;;) {
         ssize_t got = slc_local_take(fd, bytes, length, fds, nfds);
@@ -237,7 +238,8 @@ static sluice_status serve(const slc_local_party *party, struct guests *all, slc
         if (ready < 0 && errno != EINTR)
             return slc_fail_errno(error, errno, wait->stage, "meeting on this machine: poll");
         sluice_status status = SLUICE_OK;
-        for (size_t i = count; ready > 0 && i > 0 && status == SLUICE_OK; i--) /* from the end: dismiss moves the last one forward */
+        for (size_t i = count; ready > 0 && i > 0 && status == SLUICE_OK;
+             i--) /* from the end: dismiss moves the last one forward */
             if (all->poll[i].revents != 0)
                 status = hear(party, all, i - 1, error);
         if (status == SLUICE_OK && ready > 0 && all->poll[0].revents != 0)

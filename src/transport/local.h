@@ -30,7 +30,7 @@ sluice_status slc_local_dial(const slc_local_peer *peer, int *connection, slc_wa
 /* Sends one message with up to SLC_LOCAL_FDS descriptors, which stay the caller's. Never waits. */
 bool slc_local_send(int fd, const void *bytes, size_t length, const int *fds, size_t nfds);
 
-/* One message of at most `length` bytes; the descriptors that came with it are the caller's. -1 with errno, 0 at the end. Never waits. */
+/* One message of at most `length` bytes; descriptors that came with it are the caller's. -1 with errno, 0 at the end. Never waits. */
 ssize_t slc_local_take(int fd, void *bytes, size_t length, int fds[SLC_LOCAL_FDS], size_t *nfds);
 void slc_local_close(const int *fds, size_t nfds);
 
@@ -54,7 +54,8 @@ typedef struct slc_local_party {
     size_t expected;
     const slc_log *log;
     void *context;
-    sluice_status (*answer)(void *context, slc_local_guest *guest, const void *message, size_t length, bool *over, sluice_error *error);
+    sluice_status (*answer)(void *context, slc_local_guest *guest, const void *message, size_t length, bool *over,
+                            sluice_error *error);
     int32_t (*missing)(void *context);
 } slc_local_party;
 

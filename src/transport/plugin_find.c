@@ -53,10 +53,11 @@ static void *open_plugin(char *tried, size_t size)
 
 static sluice_status check_versions(const sluice_cuda_versions *versions, sluice_error *error)
 {
-    if (versions->size == sizeof *versions && versions->sluice_major == SLUICE_VERSION_MAJOR
-        && versions->sluice_minor == SLUICE_VERSION_MINOR && versions->sluice_patch == SLUICE_VERSION_PATCH)
+    if (versions->size == sizeof *versions && versions->sluice_major == SLUICE_VERSION_MAJOR &&
+        versions->sluice_minor == SLUICE_VERSION_MINOR && versions->sluice_patch == SLUICE_VERSION_PATCH)
         return SLUICE_OK;
-    return slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "%s is of Sluice %u.%u.%u and this library of %s: both must come from one build", FILE_NAME,
+    return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
+                    "%s is of Sluice %u.%u.%u and this library of %s: both must come from one build", FILE_NAME,
                     versions->sluice_major, versions->sluice_minor, versions->sluice_patch, SLUICE_VERSION_TEXT);
 }
 
@@ -67,14 +68,16 @@ sluice_status slc_cuda_plugin_find(const sluice_cuda_plugin **plugin, sluice_err
     *plugin = NULL;
     void *library = named != NULL ? dlopen(named, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : open_plugin(tried, sizeof tried);
     if (library == NULL)
-        return slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "transport nccl wants %s, which is built where nvcc and nccl.h are found: %s", FILE_NAME,
+        return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
+                        "transport nccl wants %s, which is built where nvcc and nccl.h are found: %s", FILE_NAME,
                         named != NULL ? dlerror() : tried);
     const sluice_cuda_plugin *(*door)(void) = NULL;
     void *symbol = dlsym(library, "sluice_cuda_plugin_open");
     memcpy(&door, &symbol, sizeof door);
     const sluice_cuda_plugin *found = door == NULL ? NULL : door();
-    sluice_status status = found == NULL ? slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "%s has no sluice_cuda_plugin_open", FILE_NAME)
-                                         : check_versions(&found->versions, error);
+    sluice_status status = found == NULL
+                               ? slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "%s has no sluice_cuda_plugin_open", FILE_NAME)
+                               : check_versions(&found->versions, error);
     dlclose(library); /* it stays, see RTLD_NODELETE */
     if (status == SLUICE_OK)
         *plugin = found;

@@ -10,7 +10,8 @@ sluice_status slc_wait_tick(slc_wait *wait, const char *what, int32_t rank, slui
 {
     int64_t now = slc_now_ns();
     if (now >= wait->deadline.at_ns) {
-        slc_fail(error, SLUICE_TIMEOUT, wait->stage, "%s rank %" PRId32 " took longer than %g s", what, rank, wait->deadline.seconds);
+        slc_fail(error, SLUICE_TIMEOUT, wait->stage, "%s rank %" PRId32 " took longer than %g s", what, rank,
+                 wait->deadline.seconds);
         if (error != NULL)
             error->rank = rank;
         return SLUICE_TIMEOUT;

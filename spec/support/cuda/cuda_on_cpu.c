@@ -119,13 +119,17 @@ static CUresult context_peer(CUcontext context, unsigned int flags)
 
 static CUresult error_name(CUresult error, const char **text)
 {
-    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : "CUDA_ERROR";
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY   ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : error == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE"
+                                                : "CUDA_ERROR";
     return CUDA_SUCCESS;
 }
 
 static CUresult error_string(CUresult error, const char **text)
 {
-    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : error == CUDA_ERROR_INVALID_VALUE ? "invalid argument" : "an error";
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY   ? "out of memory"
+            : error == CUDA_ERROR_INVALID_VALUE ? "invalid argument"
+                                                : "an error";
     return CUDA_SUCCESS;
 }
 
@@ -314,7 +318,9 @@ static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigne
         free(block);
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    *block = (struct block){ .base = data, .size = ticket.size, .fd = -1, .ordinal = ticket.ordinal, .handle = handle, .mapped = true };
+    *block = (struct block){
+        .base = data, .size = ticket.size, .fd = -1, .ordinal = ticket.ordinal, .handle = handle, .mapped = true
+    };
     pthread_mutex_lock(&memory.mutex);
     block->next = memory.first;
     memory.first = block;
@@ -359,7 +365,8 @@ static void do_work(struct CUstream_st *stream, const struct work *work)
     }
     if (work->what == WAIT) {
         bool ending = false;
-        while (!ending && (int64_t)(__atomic_load_n((const uint64_t *)(const void *)work->from, __ATOMIC_ACQUIRE) - work->value) < 0) {
+        while (!ending &&
+               (int64_t)(__atomic_load_n((const uint64_t *)(const void *)work->from, __ATOMIC_ACQUIRE) - work->value) < 0) {
             nanosleep(&pause, NULL);
             pthread_mutex_lock(&stream->mutex);
             ending = stream->ending;
@@ -494,37 +501,49 @@ static size_t reach(size_t width, size_t height, size_t depth, size_t pitch, siz
 /* Of two addresses at least one is on a device; the other may be the host's. */
 static CUresult copy_box(CUstream stream, struct work *work)
 {
-    if (work->width == 0 || work->height == 0 || work->depth == 0 || work->to_pitch < work->width || work->from_pitch < work->width)
+    if (work->width == 0 || work->height == 0 || work->depth == 0 || work->to_pitch < work->width ||
+        work->from_pitch < work->width)
         return CUDA_ERROR_INVALID_VALUE;
-    bool to = is_device((CUdeviceptr)(uintptr_t)work->to, reach(work->width, work->height, work->depth, work->to_pitch, work->to_layer));
-    bool from = is_device((CUdeviceptr)(uintptr_t)work->from, reach(work->width, work->height, work->depth, work->from_pitch, work->from_layer));
+    bool to = is_device((CUdeviceptr)(uintptr_t)work->to,
+                        reach(work->width, work->height, work->depth, work->to_pitch, work->to_layer));
+    bool from = is_device((CUdeviceptr)(uintptr_t)work->from,
+                          reach(work->width, work->height, work->depth, work->from_pitch, work->from_layer));
     work->what = COPY;
     return to || from ? enqueue(stream, work) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-    struct work work = { .to = (unsigned char *)(uintptr_t)to, .from = (const unsigned char *)(uintptr_t)from, .width = bytes, .height = 1,
-                         .depth = 1, .to_pitch = bytes, .from_pitch = bytes };
+    struct work work = { .to = (unsigned char *)(uintptr_t)to,
+                         .from = (const unsigned char *)(uintptr_t)from,
+                         .width = bytes,
+                         .height = 1,
+                         .depth = 1,
+                         .to_pitch = bytes,
+                         .from_pitch = bytes };
     return copy_box(stream, &work);
 }
 
 static CUresult copy_plane(const CUDA_MEMCPY2D *plane, CUstream stream)
 {
-    struct work work = { .to = (unsigned char *)(uintptr_t)plane->dstDevice, .from = (const unsigned char *)(uintptr_t)plane->srcDevice,
-                         .width = plane->WidthInBytes, .height = plane->Height, .depth = 1, .to_pitch = plane->dstPitch,
+    struct work work = { .to = (unsigned char *)(uintptr_t)plane->dstDevice,
+                         .from = (const unsigned char *)(uintptr_t)plane->srcDevice,
+                         .width = plane->WidthInBytes,
+                         .height = plane->Height,
+                         .depth = 1,
+                         .to_pitch = plane->dstPitch,
                          .from_pitch = plane->srcPitch };
     return copy_box(stream, &work);
 }
 
-static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUmemcpyAttributes *attributes, size_t *first,
-                           size_t nattributes, size_t *failed, CUstream stream)
+static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUmemcpyAttributes *attributes,
+                           size_t *first, size_t nattributes, size_t *failed, CUstream stream)
 {
     if (count == 0 || nattributes != 1 || first[0] != 0 || attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         CUresult result = is_device(to[i], bytes[i]) && is_device(from[i], bytes[i]) ? copy(to[i], from[i], bytes[i], stream)
-                                                                                   : CUDA_ERROR_INVALID_VALUE;
+                                                                                     : CUDA_ERROR_INVALID_VALUE;
         if (result != CUDA_SUCCESS) {
             *failed = i;
             return result;
@@ -539,9 +558,13 @@ static CUresult copy_boxes(size_t count, CUDA_MEMCPY3D_BATCH_OP *box, size_t *fa
         size_t to_pitch = box[i].dst.op.ptr.rowLength, from_pitch = box[i].src.op.ptr.rowLength;
         struct work work = { .to = (unsigned char *)(uintptr_t)box[i].dst.op.ptr.ptr,
                              .from = (const unsigned char *)(uintptr_t)box[i].src.op.ptr.ptr,
-                             .width = box[i].extent.width, .height = box[i].extent.height, .depth = box[i].extent.depth,
-                             .to_pitch = to_pitch, .from_pitch = from_pitch,
-                             .to_layer = to_pitch * box[i].dst.op.ptr.layerHeight, .from_layer = from_pitch * box[i].src.op.ptr.layerHeight };
+                             .width = box[i].extent.width,
+                             .height = box[i].extent.height,
+                             .depth = box[i].extent.depth,
+                             .to_pitch = to_pitch,
+                             .from_pitch = from_pitch,
+                             .to_layer = to_pitch * box[i].dst.op.ptr.layerHeight,
+                             .from_layer = from_pitch * box[i].src.op.ptr.layerHeight };
         bool layered = box[i].dst.op.ptr.layerHeight >= work.height && box[i].src.op.ptr.layerHeight >= work.height;
         CUresult result = flags == 0 && layered ? copy_box(stream, &work) : CUDA_ERROR_INVALID_VALUE;
         if (result != CUDA_SUCCESS) {
@@ -554,14 +577,21 @@ static CUresult copy_boxes(size_t count, CUDA_MEMCPY3D_BATCH_OP *box, size_t *fa
 
 static CUresult fill(CUdeviceptr to, unsigned char byte, size_t bytes, CUstream stream)
 {
-    const struct work work = { .what = FILL, .to = (unsigned char *)(uintptr_t)to, .width = bytes, .height = 1, .depth = 1, .byte = byte };
+    const struct work work = {
+        .what = FILL, .to = (unsigned char *)(uintptr_t)to, .width = bytes, .height = 1, .depth = 1, .byte = byte
+    };
     return is_device(to, bytes) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult fill_plane(CUdeviceptr to, size_t pitch, unsigned char byte, size_t width, size_t height, CUstream stream)
 {
-    const struct work work = { .what = FILL, .to = (unsigned char *)(uintptr_t)to, .width = width, .height = height, .depth = 1,
-                               .to_pitch = pitch, .byte = byte };
+    const struct work work = { .what = FILL,
+                               .to = (unsigned char *)(uintptr_t)to,
+                               .width = width,
+                               .height = height,
+                               .depth = 1,
+                               .to_pitch = pitch,
+                               .byte = byte };
     return is_device(to, reach(width, height, 1, pitch, 0)) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -581,8 +611,8 @@ __attribute__((visibility("default"))) CUresult cuDriverGetVersion(int *version)
 }
 
 #undef cuGetProcAddress
-__attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
-                                                                    CUdriverProcAddressQueryResult *found)
+__attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version,
+                                                                    cuuint64_t flags, CUdriverProcAddressQueryResult *found)
 {
     static const struct {
         const char *name;

@@ -56,14 +56,16 @@ describe("the nccl transport over the link", function()
 
    it("moves shards of rows and of columns into fused tensors of two replicas", function()
       if built() then
-         local object = verified({ rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }, {}, "--batches", "3")
+         local object = verified({ rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }, {},
+            "--batches", "3")
          assert.equal(0, object.parameters_full)
       end
    end)
 
    it("moves uneven shards, uneven experts and padded vocabularies between pipelines", function()
       if built() then
-         verified({ rules = "qwen3_moe", model = experts, trainer = { mesh = { { "pp", 2 }, { "dp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } },
+         verified({ rules = "qwen3_moe", model = experts,
+            trainer = { mesh = { { "pp", 2 }, { "dp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } },
             worker = { mesh = { { "dp", 1 }, { "tp", 4 } }, expert_mesh = { { "ep", 4 } } } }, {})
       end
    end)
@@ -87,8 +89,8 @@ describe("the nccl transport over the link", function()
          local result = run({}, { LD_LIBRARY_PATH = false })
          assert.equal(2, result.code)
          if result.err:find("libcuda.so.1", 1, true) then
-            assert.truthy(result.err:find("transport nccl wants an NVIDIA driver: libcuda.so.1: cannot open shared object file", 1, true),
-               result.err)
+            local said = "transport nccl wants an NVIDIA driver: libcuda.so.1: cannot open shared object file"
+            assert.truthy(result.err:find(said, 1, true), result.err)
          else
             pending("this machine has a driver")
          end
@@ -96,7 +98,8 @@ describe("the nccl transport over the link", function()
    end)
 
    it("says where the plugin is missed", function()
-      local result = program.run({ "run", program.deployment({ transport = "nccl" }), "--json" }, { SLUICE_CUDA_PLUGIN = "/nowhere.so" })
+      local result = program.run({ "run", program.deployment({ transport = "nccl" }), "--json" },
+         { SLUICE_CUDA_PLUGIN = "/nowhere.so" })
       assert.equal(2, result.code)
       assert.truthy(result.err:find("transport nccl wants libsluice_cuda.so, which is built where nvcc and nccl.h are found: "
          .. "/nowhere.so: cannot open shared object file", 1, true), result.err)

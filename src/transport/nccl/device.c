@@ -11,11 +11,12 @@ sluice_status slc_device_open(const slc_cuda *cuda, int ordinal, slc_device *dev
     if (status != SLUICE_OK)
         return status;
     if (ordinal < 0 || ordinal >= count)
-        return slc_fail(error, SLUICE_INVALID, STAGE, "device (%d) must be below the number of GPUs that this process sees (%d)", ordinal,
-                        count);
+        return slc_fail(error, SLUICE_INVALID, STAGE, "device (%d) must be below the number of GPUs that this process sees (%d)",
+                        ordinal, count);
     status = slc_cuda_check(cuda, cuda->DeviceGet(&device->device, ordinal), STAGE, "cuDeviceGet", error);
     if (status == SLUICE_OK)
-        status = slc_cuda_check(cuda, cuda->DevicePrimaryCtxRetain(&device->context, device->device), STAGE, "the context of the GPU", error);
+        status = slc_cuda_check(cuda, cuda->DevicePrimaryCtxRetain(&device->context, device->device), STAGE,
+                                "the context of the GPU", error);
     if (status != SLUICE_OK)
         device->context = NULL;
     return status;
@@ -30,7 +31,8 @@ void slc_device_close(slc_device *device)
 
 sluice_status slc_device_enter(const slc_device *device, const char *stage, sluice_error *error)
 {
-    return slc_cuda_check(device->cuda, device->cuda->CtxPushCurrent(device->context), stage, "entering the GPU's context", error);
+    return slc_cuda_check(device->cuda, device->cuda->CtxPushCurrent(device->context), stage, "entering the GPU's context",
+                          error);
 }
 
 void slc_device_leave(const slc_device *device)
@@ -57,8 +59,8 @@ sluice_status slc_place_of(const slc_cuda *cuda, const void *data, const char *s
     for (size_t i = 0; i < FACTS; i++)
         value[i] = &fact[i];
     *place = (slc_place){ 0 };
-    sluice_status status =
-        slc_cuda_check(cuda, cuda->PointerGetAttributes(FACTS, attribute, value, at), stage, "asking what a pointer points to", error);
+    sluice_status status = slc_cuda_check(cuda, cuda->PointerGetAttributes(FACTS, attribute, value, at), stage,
+                                          "asking what a pointer points to", error);
     if (status != SLUICE_OK || (uint32_t)fact[TYPE] != CU_MEMORYTYPE_DEVICE)
         return status;
     place->on_device = true;
@@ -70,7 +72,8 @@ sluice_status slc_place_of(const slc_cuda *cuda, const void *data, const char *s
     return SLUICE_OK;
 }
 
-sluice_status slc_device_allocate(const slc_device *device, size_t bytes, const char *what, CUdeviceptr *memory, sluice_error *error)
+sluice_status slc_device_allocate(const slc_device *device, size_t bytes, const char *what, CUdeviceptr *memory,
+                                  sluice_error *error)
 {
     enum { WHOLE = 2 << 20 }; /* smaller ones share a block with others, and a handle shares the block */
     const slc_cuda *cuda = device->cuda;
@@ -81,8 +84,8 @@ sluice_status slc_device_allocate(const slc_device *device, size_t bytes, const 
         return status;
     CUresult result = cuda->MemAlloc(memory, rounded);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && cuda->MemGetInfo(&left, &all) == CUDA_SUCCESS)
-        status = slc_fail(error, SLUICE_NO_MEMORY, STAGE, "no memory on GPU %d for %s: %zu bytes wanted, %zu of %zu free", device->ordinal, what,
-                          rounded, left, all);
+        status = slc_fail(error, SLUICE_NO_MEMORY, STAGE, "no memory on GPU %d for %s: %zu bytes wanted, %zu of %zu free",
+                          device->ordinal, what, rounded, left, all);
     else
         status = slc_cuda_check(cuda, result, STAGE, what, error);
     slc_device_leave(device);

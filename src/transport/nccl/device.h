@@ -39,7 +39,8 @@ typedef struct slc_place {
 sluice_status slc_place_of(const slc_cuda *cuda, const void *data, const char *stage, slc_place *place, sluice_error *error);
 
 /* Device memory of this device, 2 MiB aligned, an allocation of its own so that it can be shared whole. */
-sluice_status slc_device_allocate(const slc_device *device, size_t bytes, const char *what, CUdeviceptr *memory, sluice_error *error);
+sluice_status slc_device_allocate(const slc_device *device, size_t bytes, const char *what, CUdeviceptr *memory,
+                                  sluice_error *error);
 void slc_device_release(const slc_device *device, CUdeviceptr memory); /* 0 is allowed */
 
 #endif

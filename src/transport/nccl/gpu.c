@@ -50,7 +50,8 @@ static sluice_status open_gpu(int ordinal, slc_gpu **out, sluice_error *error)
     if (status == SLUICE_OK)
         status = slc_device_enter(&gpu->device, STAGE, error);
     if (status == SLUICE_OK) {
-        status = slc_cuda_check(&gpu->cuda, gpu->cuda.StreamCreate(&gpu->stream, CU_STREAM_NON_BLOCKING), STAGE, "creating a stream", error);
+        status = slc_cuda_check(&gpu->cuda, gpu->cuda.StreamCreate(&gpu->stream, CU_STREAM_NON_BLOCKING), STAGE,
+                                "creating a stream", error);
         slc_device_leave(&gpu->device);
     }
     if (status == SLUICE_OK)

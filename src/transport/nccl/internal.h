@@ -97,11 +97,13 @@ struct slc_transport {
     int mailbox_fd;
 };
 
+/* A wait of one call into the transport; errors get `stage`. */
 static inline slc_wait slc_nccl_wait(slc_transport *transport, slc_deadline deadline, slc_watch watch, const char *stage)
 {
     return (slc_wait){ .deadline = deadline, .watch = watch, .stage = stage, .next_ns = &transport->next_tick_ns };
 }
 
+/* The peer of a rank that a copy names. */
 static inline slc_nccl_peer *slc_nccl_peer_of(slc_transport *transport, int32_t rank)
 {
     return &transport->peer[transport->slot[transport->worker ? rank : rank - transport->config.trainers]];
@@ -119,16 +121,18 @@ static inline sluice_status slc_nccl_check(const slc_transport *transport, CUres
  * that worker shares.
  */
 sluice_status slc_landings_write(slc_transport *transport, sluice_error *error);
-sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *peer, const void *bytes, size_t length, sluice_error *error);
+sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *peer, const void *bytes, size_t length,
+                                sluice_error *error);
 
 /* meet.c: both sides of the meeting. The device is entered. */
 sluice_status slc_nccl_serve(slc_transport *transport, slc_wait *wait, sluice_error *error);
 sluice_status slc_nccl_greet(slc_transport *transport, slc_nccl_peer *peer, slc_wait *wait, sluice_error *error);
 
 /* link.c: a batch, on either side. The device is entered. */
-sluice_status slc_link_prepare(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error); /* trainer: room for a whole plan */
+sluice_status slc_link_prepare(slc_nccl_peer *peer, sluice_error *error); /* trainer: room for a whole plan */
 sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error);
-sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait, sluice_error *error);
+sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait,
+                               sluice_error *error);
 sluice_status slc_link_end(slc_transport *transport, slc_wait *wait, sluice_error *error);
 void slc_link_abort(slc_transport *transport); /* every wait on a word of this rank ends */
 

@@ -83,10 +83,10 @@ static bool read_copy(slc_reader *reader, struct told *told, int64_t *bytes, int
     for (uint32_t d = 0; d < told->ndim; d++) {
         slc_stride *dim = &told->dim[d];
         int64_t far;
-        good = good && read_size(reader, &dim->count) && read_size(reader, &dim->source) && read_size(reader, &dim->destination)
-               && dim->count > 0 && slc_multiply(*bytes, dim->count, bytes) && slc_multiply(dim->count - 1, dim->source, &far)
-               && slc_add(*source_span, far, source_span) && slc_multiply(dim->count - 1, dim->destination, &far)
-               && slc_add(*span, far, span);
+        good = good && read_size(reader, &dim->count) && read_size(reader, &dim->source) &&
+               read_size(reader, &dim->destination) && dim->count > 0 && slc_multiply(*bytes, dim->count, bytes) &&
+               slc_multiply(dim->count - 1, dim->source, &far) && slc_add(*source_span, far, source_span) &&
+               slc_multiply(dim->count - 1, dim->destination, &far) && slc_add(*span, far, span);
     }
     return good && !reader->failed;
 }
@@ -108,8 +108,8 @@ static sluice_status add_landing(slc_nccl_peer *peer, const slc_landing *landing
 /* Whether dim `outer` can be the layers of rows that are dim `rows`: whole rows apart, none inside another. */
 static bool are_layers(const slc_stride *outer, const slc_stride *rows)
 {
-    return outer->source % rows->source == 0 && outer->destination % rows->destination == 0
-           && outer->source / rows->source >= rows->count && outer->destination / rows->destination >= rows->count;
+    return outer->source % rows->source == 0 && outer->destination % rows->destination == 0 &&
+           outer->source / rows->source >= rows->count && outer->destination / rows->destination >= rows->count;
 }
 
 /* As few landings as the strides allow: the two innermost dims are rows and layers, each step of the others is one more. */
@@ -156,18 +156,23 @@ static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *pe
     struct told told;
     int64_t bytes, source_span, span, end;
     if (!read_copy(reader, &told, &bytes, &source_span, &span))
-        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "parameter %s: rank %" PRId32 " sent a copy that cannot be", param->name, peer->rank);
-    if (!slc_add(told.source, source_span, &end) || end > slc_source_bytes(param, transport->config.rank))
-        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "parameter %s: rank %" PRId32 " asks for bytes behind the end of this rank's shard",
+        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "parameter %s: rank %" PRId32 " sent a copy that cannot be",
                         param->name, peer->rank);
+    if (!slc_add(told.source, source_span, &end) || end > slc_source_bytes(param, transport->config.rank))
+        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME,
+                        "parameter %s: rank %" PRId32 " asks for bytes behind the end of this rank's shard", param->name,
+                        peer->rank);
     CUdeviceptr to = told.staged ? told.address : slc_peer_memory_find(&peer->memory, told.address, (uint64_t)span);
     bool inside = told.staged ? told.address <= peer->slot_bytes && (uint64_t)span <= peer->slot_bytes - told.address : to != 0;
     if (!inside)
         return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME,
-                        "parameter %s: rank %" PRId32 " wants %" PRId64 " bytes at 0x%" PRIx64 ", outside of the memory that it shares",
+                        "parameter %s: rank %" PRId32 " wants %" PRId64 " bytes at 0x%" PRIx64
+                        ", outside of the memory that it shares",
                         param->name, peer->rank, span, told.address);
     *moved += bytes;
-    const slc_landing landing = { .staged = told.staged, .to = to, .from = told.source, .width = told.run, .height = 1, .depth = 1 };
+    const slc_landing landing = {
+        .staged = told.staged, .to = to, .from = told.source, .width = told.run, .height = 1, .depth = 1
+    };
     return cut(peer, &told, landing, error);
 }
 
@@ -183,7 +188,8 @@ static int64_t promised(const slc_transport *transport, uint32_t param, int32_t 
 }
 
 /* Takes the groups of one parameter, which may be several. */
-static sluice_status take_param(const slc_transport *transport, slc_nccl_peer *peer, uint32_t number, slc_reader *reader, sluice_error *error)
+static sluice_status take_param(const slc_transport *transport, slc_nccl_peer *peer, uint32_t number, slc_reader *reader,
+                                sluice_error *error)
 {
     const slc_param *param = slc_plan_at(transport->config.plan, number);
     int64_t moved = 0, mine = promised(transport, number, peer->rank);
@@ -201,7 +207,8 @@ static sluice_status take_param(const slc_transport *transport, slc_nccl_peer *p
     }
     return moved == mine ? SLUICE_OK
                          : slc_fail(error, SLUICE_DISAGREE, SLC_RUNTIME,
-                                    "parameter %s: rank %" PRId32 " takes %" PRId64 " bytes from this rank, whose program sends it %" PRId64,
+                                    "parameter %s: rank %" PRId32 " takes %" PRId64
+                                    " bytes from this rank, whose program sends it %" PRId64,
                                     param->name, peer->rank, moved, mine);
 }
 
@@ -217,7 +224,8 @@ static sluice_status pass(const slc_transport *transport, slc_nccl_peer *peer, s
     return SLUICE_OK;
 }
 
-sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *peer, const void *bytes, size_t length, sluice_error *error)
+sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *peer, const void *bytes, size_t length,
+                                sluice_error *error)
 {
     slc_reader reader = { .data = bytes, .length = length };
     size_t next = 0, count = transport->config.program->count;
@@ -228,7 +236,8 @@ sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *p
     while (status == SLUICE_OK && slc_reader_left(&reader) > 0) {
         uint32_t number = slc_read_u32(&reader);
         if (reader.failed || number < next || number >= count)
-            return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "rank %" PRId32 " sent where copies land out of order", peer->rank);
+            return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "rank %" PRId32 " sent where copies land out of order",
+                            peer->rank);
         status = pass(transport, peer, &next, number, error);
         if (status == SLUICE_OK) {
             peer->first[next++] = (uint32_t)peer->nlandings;
@@ -238,7 +247,8 @@ sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *p
     if (status == SLUICE_OK)
         status = pass(transport, peer, &next, count, error);
     if (status == SLUICE_OK && peer->nlandings > UINT32_MAX)
-        status = slc_fail(error, SLUICE_UNSUPPORTED, SLC_RUNTIME, "rank %" PRId32 " takes %zu pieces from this rank", peer->rank, peer->nlandings);
+        status = slc_fail(error, SLUICE_UNSUPPORTED, SLC_RUNTIME, "rank %" PRId32 " takes %zu pieces from this rank", peer->rank,
+                          peer->nlandings);
     peer->first[count] = (uint32_t)peer->nlandings;
     return status;
 }

@@ -13,10 +13,9 @@ enum { WORD = sizeof(uint64_t) };
 
 /* ---- the trainer: launching ---- */
 
-sluice_status slc_link_prepare(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
+sluice_status slc_link_prepare(slc_nccl_peer *peer, sluice_error *error)
 {
     size_t most = peer->nlandings;
-    (void)transport;
     peer->to = slc_allocate_zeroed(most, sizeof *peer->to);
     peer->from = slc_allocate_zeroed(most, sizeof *peer->from);
     peer->bytes = slc_allocate_zeroed(most, sizeof *peer->bytes);
@@ -34,7 +33,8 @@ static sluice_status enter_batch(slc_transport *transport, slc_nccl_peer *peer, 
     peer->active = true;
     peer->batches++;
     CUdeviceptr opened = transport->words + (CUdeviceptr)(peer - transport->peer) * WORD;
-    return slc_nccl_check(transport, transport->cuda.StreamWaitValue64(peer->stream, opened, peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
+    return slc_nccl_check(transport,
+                          transport->cuda.StreamWaitValue64(peer->stream, opened, peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
                           SLC_UPDATE, "waiting for a worker on the GPU", error);
 }
 
@@ -57,7 +57,8 @@ static void queue(slc_nccl_peer *peer, const slc_landing *landing, CUdeviceptr s
     box->dst.op.ptr.ptr = to;
     box->dst.op.ptr.rowLength = (size_t)landing->to_pitch;
     box->dst.op.ptr.layerHeight = landing->depth == 1 ? (size_t)landing->height : (size_t)landing->to_layer;
-    box->extent = (CUextent3D){ .width = (size_t)landing->width, .height = (size_t)landing->height, .depth = (size_t)landing->depth };
+    box->extent =
+        (CUextent3D){ .width = (size_t)landing->width, .height = (size_t)landing->height, .depth = (size_t)landing->depth };
 }
 
 static CUresult launch_spans(const slc_transport *transport, slc_nccl_peer *peer)
@@ -68,7 +69,8 @@ static CUresult launch_spans(const slc_transport *transport, slc_nccl_peer *peer
     if (peer->nspans == 0)
         return CUDA_SUCCESS;
     if (cuda->MemcpyBatchAsync != NULL)
-        return cuda->MemcpyBatchAsync(peer->to, peer->from, peer->bytes, peer->nspans, &attributes, &first, 1, &failed, peer->stream);
+        return cuda->MemcpyBatchAsync(peer->to, peer->from, peer->bytes, peer->nspans, &attributes, &first, 1, &failed,
+                                      peer->stream);
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < peer->nspans && result == CUDA_SUCCESS; i++)
         result = cuda->MemcpyAsync(peer->to[i], peer->from[i], peer->bytes[i], peer->stream);
@@ -134,9 +136,10 @@ static sluice_status await_slot(slc_nccl_peer *peer, slc_wait *wait, uint64_t *s
         (void)nanosleep(&pause, NULL);
     }
     *slot = peer->mailbox->slot;
-    return *slot < peer->slots ? SLUICE_OK
-                               : slc_fail(error, SLUICE_PEER, SLC_UPDATE, "rank %" PRId32 " names staging slot %" PRIu64 " of %" PRIu64, peer->rank,
-                                          *slot, peer->slots);
+    return *slot < peer->slots
+               ? SLUICE_OK
+               : slc_fail(error, SLUICE_PEER, SLC_UPDATE, "rank %" PRId32 " names staging slot %" PRIu64 " of %" PRIu64,
+                          peer->rank, *slot, peer->slots);
 }
 
 static sluice_status send_to(slc_transport *transport, slc_nccl_peer *peer, uint32_t param, CUdeviceptr source, slc_wait *wait,
@@ -175,7 +178,8 @@ sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment
         if (segment->copy[i].peer == last)
             continue;
         last = segment->copy[i].peer;
-        status = send_to(transport, slc_nccl_peer_of(transport, last), segment->param, (CUdeviceptr)(uintptr_t)source, wait, error);
+        status =
+            send_to(transport, slc_nccl_peer_of(transport, last), segment->param, (CUdeviceptr)(uintptr_t)source, wait, error);
     }
     return status;
 }
@@ -194,9 +198,10 @@ static sluice_status open_to(slc_transport *transport, slc_nccl_peer *peer, slui
         return SLUICE_OK;
     peer->active = true;
     peer->batches++;
-    return slc_nccl_check(transport,
-                          transport->cuda.StreamWriteValue64(transport->stream, peer->word, peer->batches, CU_STREAM_WRITE_VALUE_DEFAULT),
-                          SLC_UPDATE, "opening live tensors to a trainer", error);
+    return slc_nccl_check(
+        transport,
+        transport->cuda.StreamWriteValue64(transport->stream, peer->word, peer->batches, CU_STREAM_WRITE_VALUE_DEFAULT),
+        SLC_UPDATE, "opening live tensors to a trainer", error);
 }
 
 static sluice_status clear(slc_transport *transport, const slc_fill *fill, sluice_error *error)
@@ -240,7 +245,8 @@ static sluice_status await_stream(slc_transport *transport, CUstream stream, con
 }
 
 /* A full parameter: each trainer that holds a part is told the slot, and the call returns when all parts are there. */
-static sluice_status receive_staged(slc_transport *transport, const slc_segment *segment, uint64_t slot, slc_wait *wait, sluice_error *error)
+static sluice_status receive_staged(slc_transport *transport, const slc_segment *segment, uint64_t slot, slc_wait *wait,
+                                    sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
     int32_t last = -1;
@@ -253,14 +259,16 @@ static sluice_status receive_staged(slc_transport *transport, const slc_segment 
         mailbox->slot = slot;
         atomic_store_explicit(&mailbox->number, ++peer->staged, memory_order_release);
         status = slc_nccl_check(transport,
-                                transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer) + WORD, peer->staged,
-                                                                  CU_STREAM_WAIT_VALUE_GEQ),
+                                transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer) + WORD,
+                                                                  peer->staged, CU_STREAM_WAIT_VALUE_GEQ),
                                 SLC_UPDATE, "waiting for a full parameter on the GPU", error);
     }
-    return status == SLUICE_OK && last >= 0 ? await_stream(transport, transport->stream, "receiving from", last, wait, error) : status;
+    return status == SLUICE_OK && last >= 0 ? await_stream(transport, transport->stream, "receiving from", last, wait, error)
+                                            : status;
 }
 
-sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait, sluice_error *error)
+sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait,
+                               sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
     for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++)
@@ -295,9 +303,10 @@ static sluice_status end_worker(slc_transport *transport, slc_wait *wait, sluice
         if (!peer->active)
             continue;
         last = peer->rank;
-        sluice_status status = slc_nccl_check(
-            transport, transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer), peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
-            SLC_UPDATE, "waiting for a trainer on the GPU", error);
+        sluice_status status = slc_nccl_check(transport,
+                                              transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer),
+                                                                                peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
+                                              SLC_UPDATE, "waiting for a trainer on the GPU", error);
         if (status != SLUICE_OK)
             return status;
     }
@@ -321,5 +330,6 @@ void slc_link_abort(slc_transport *transport)
     const uint64_t last = INT64_MAX;
     size_t count = transport->npeers * (transport->worker ? 2 : 1);
     for (size_t i = 0; i < count; i++)
-        (void)transport->cuda.StreamWriteValue64(transport->rescue, transport->words + i * WORD, last, CU_STREAM_WRITE_VALUE_DEFAULT);
+        (void)transport->cuda.StreamWriteValue64(transport->rescue, transport->words + i * WORD, last,
+                                                 CU_STREAM_WRITE_VALUE_DEFAULT);
 }

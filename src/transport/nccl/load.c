@@ -7,17 +7,17 @@
 static const char STAGE[] = "runtime";
 enum { LOWEST_DRIVER = 12000 };
 
-static sluice_status find(slc_cuda *cuda, PFN_cuGetProcAddress_v12000 look_up, const char *name, int version, bool needed, void **function,
-                          sluice_error *error)
+static sluice_status find(slc_cuda *cuda, PFN_cuGetProcAddress_v12000 look_up, const char *name, int version, bool needed,
+                          void **function, sluice_error *error)
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     *function = NULL;
-    if (cuda->driver >= version && look_up(name, function, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) == CUDA_SUCCESS
-        && found == CU_GET_PROC_ADDRESS_SUCCESS && *function != NULL)
+    if (cuda->driver >= version && look_up(name, function, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) == CUDA_SUCCESS &&
+        found == CU_GET_PROC_ADDRESS_SUCCESS && *function != NULL)
         return SLUICE_OK;
     *function = NULL;
-    return needed ? slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "CUDA driver %d.%d has no %s", cuda->driver / 1000, cuda->driver % 1000 / 10,
-                             name)
+    return needed ? slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "CUDA driver %d.%d has no %s", cuda->driver / 1000,
+                             cuda->driver % 1000 / 10, name)
                   : SLUICE_OK;
 }
 
@@ -54,10 +54,10 @@ sluice_status slc_cuda_open(slc_cuda *cuda, sluice_error *error)
     if (status == SLUICE_OK && look_up == NULL)
         status = slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "libcuda.so.1 has no cuGetProcAddress_v2");
     void *function;
-#define SLC_CUDA_FIND(name, version, needed)                                                                           \
-    if (status == SLUICE_OK) {                                                                                         \
-        status = find(cuda, look_up, "cu" #name, version, needed, &function, error);                                   \
-        memcpy(&cuda->name, &function, sizeof function);                                                               \
+#define SLC_CUDA_FIND(name, version, needed) \
+    if (status == SLUICE_OK) { \
+        status = find(cuda, look_up, "cu" #name, version, needed, &function, error); \
+        memcpy(&cuda->name, &function, sizeof function); \
     }
 #define SLC_CUDA_NEED(name, version) SLC_CUDA_FIND(name, version, true)
 #define SLC_CUDA_WANT(name, version) SLC_CUDA_FIND(name, version, false)
@@ -87,5 +87,6 @@ sluice_status slc_cuda_check(const slc_cuda *cuda, CUresult result, const char *
     const char *name = "unknown", *words = "no description";
     (void)cuda->GetErrorName(result, &name);
     (void)cuda->GetErrorString(result, &words);
-    return slc_fail(error, result == CUDA_ERROR_OUT_OF_MEMORY ? SLUICE_NO_MEMORY : SLUICE_SYSTEM, stage, "%s: %s (%s)", what, words, name);
+    return slc_fail(error, result == CUDA_ERROR_OUT_OF_MEMORY ? SLUICE_NO_MEMORY : SLUICE_SYSTEM, stage, "%s: %s (%s)", what,
+                    words, name);
 }

@@ -31,10 +31,10 @@ typedef struct ask {
 typedef struct answer {
     uint32_t version, what;
     uint64_t pieces, landings; /* how many; bytes */
-    uint64_t word;             /* of this trainer: done, and staged behind it */
+    uint64_t word; /* of this trainer: done, and staged behind it */
     uint64_t staging, slots, slot_bytes;
     uint64_t mailboxes, mailbox; /* of all; this trainer's */
-    uint64_t count;              /* of what follows: pieces, or bytes */
+    uint64_t count; /* of what follows: pieces, or bytes */
     union {
         slc_piece piece[SLC_LOCAL_FDS];
         unsigned char bytes[CHUNK];
@@ -58,7 +58,8 @@ static sluice_status lost(const slc_nccl_peer *peer, const char *how, sluice_err
 static sluice_status words_piece(const slc_transport *transport, slc_piece *piece, sluice_error *error)
 {
     slc_pieces pieces = { 0 };
-    sluice_status status = slc_pieces_add(&transport->device, &pieces, (const void *)(uintptr_t)transport->words, 1, "a rank's words", error);
+    sluice_status status =
+        slc_pieces_add(&transport->device, &pieces, (const void *)(uintptr_t)transport->words, 1, "a rank's words", error);
     if (status == SLUICE_OK) {
         slc_pieces_settle(&pieces);
         *piece = pieces.item[0];
@@ -76,8 +77,8 @@ static size_t known_peer(const slc_transport *transport, const ask *a)
     unsigned char differs = 0;
     for (size_t i = 0; i < SLC_TOKEN_BYTES; i++)
         differs = (unsigned char)(differs | (a->token[i] ^ transport->card.token[i]));
-    if (differs != 0 || a->rank < 0 || a->rank >= transport->config.trainers || transport->slot[a->rank] == UINT32_MAX
-        || transport->peer[transport->slot[a->rank]].met)
+    if (differs != 0 || a->rank < 0 || a->rank >= transport->config.trainers || transport->slot[a->rank] == UINT32_MAX ||
+        transport->peer[transport->slot[a->rank]].met)
         return SIZE_MAX;
     return transport->slot[a->rank];
 }
@@ -86,15 +87,23 @@ static sluice_status answer_hello(slc_transport *transport, const slc_local_gues
 {
     slc_nccl_peer *peer = &transport->peer[guest->peer];
     peer->met = true;
-    sluice_status status = slc_peer_memory_map(&peer->memory, &a->words, -1, peer->card.pid == transport->card.pid, peer->rank, error);
+    sluice_status status =
+        slc_peer_memory_map(&peer->memory, &a->words, -1, peer->card.pid == transport->card.pid, peer->rank, error);
     if (status != SLUICE_OK)
         return status;
     peer->word = slc_peer_memory_find(&peer->memory, a->word, sizeof(uint64_t));
     if (peer->word == 0)
         return lost(peer, "has its words outside of what it shares", error);
-    answer reply = { .version = MEET_VERSION, .what = ASK_HELLO, .pieces = transport->pieces.count, .landings = peer->landings.length,
-                     .word = transport->words + guest->peer * 2 * sizeof(uint64_t), .staging = transport->staging, .slots = transport->slots,
-                     .slot_bytes = transport->slot_bytes, .mailboxes = transport->mailbox_bytes, .mailbox = guest->peer };
+    answer reply = { .version = MEET_VERSION,
+                     .what = ASK_HELLO,
+                     .pieces = transport->pieces.count,
+                     .landings = peer->landings.length,
+                     .word = transport->words + guest->peer * 2 * sizeof(uint64_t),
+                     .staging = transport->staging,
+                     .slots = transport->slots,
+                     .slot_bytes = transport->slot_bytes,
+                     .mailboxes = transport->mailbox_bytes,
+                     .mailbox = guest->peer };
     return slc_local_send(guest->fd, &reply, offsetof(answer, body), &transport->mailbox_fd, 1)
                ? SLUICE_OK
                : lost(peer, "left while it was being answered", error);
@@ -128,10 +137,12 @@ static sluice_status answer_landings(slc_transport *transport, const slc_local_g
     reply.count = left < CHUNK ? left : CHUNK;
     if (reply.count > 0)
         memcpy(reply.body.bytes, peer->landings.data + a->from, (size_t)reply.count);
-    return slc_local_send(guest->fd, &reply, sizeof reply, NULL, 0) ? SLUICE_OK : lost(peer, "left while it was being answered", error);
+    return slc_local_send(guest->fd, &reply, sizeof reply, NULL, 0) ? SLUICE_OK
+                                                                    : lost(peer, "left while it was being answered", error);
 }
 
-static sluice_status answer_guest(void *context, slc_local_guest *guest, const void *message, size_t length, bool *over, sluice_error *error)
+static sluice_status answer_guest(void *context, slc_local_guest *guest, const void *message, size_t length, bool *over,
+                                  sluice_error *error)
 {
     slc_transport *transport = context;
     const ask *a = message;
@@ -146,8 +157,9 @@ static sluice_status answer_guest(void *context, slc_local_guest *guest, const v
     if (good && a->what == ASK_LANDINGS)
         return answer_landings(transport, guest, a, error);
     *over = true;
-    return length == 0 || (good && a->what == ASK_BYE) ? SLUICE_OK
-                                                       : lost(&transport->peer[guest->peer], "broke the rules of the meeting", error);
+    return length == 0 || (good && a->what == ASK_BYE)
+               ? SLUICE_OK
+               : lost(&transport->peer[guest->peer], "broke the rules of the meeting", error);
 }
 
 static int32_t missing(void *context)
@@ -161,8 +173,12 @@ static int32_t missing(void *context)
 
 sluice_status slc_nccl_serve(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
-    const slc_local_party party = { .listener = transport->listener, .expected = transport->npeers, .log = &transport->config.log,
-                                    .context = transport, .answer = answer_guest, .missing = missing };
+    const slc_local_party party = { .listener = transport->listener,
+                                    .expected = transport->npeers,
+                                    .log = &transport->config.log,
+                                    .context = transport,
+                                    .answer = answer_guest,
+                                    .missing = missing };
     return slc_local_serve(&party, wait, error);
 }
 
@@ -184,8 +200,8 @@ static sluice_status inquire(struct talk *talk, const ask *question, sluice_erro
     talk->nfds = 0;
     if (!slc_local_send(talk->fd, question, sizeof *question, NULL, 0))
         return slc_local_left(&who, talk->wait, "cut this rank off while meeting: do both run as one user?", error);
-    sluice_status status = slc_local_await(&who, talk->fd, talk->reply, offsetof(answer, body), sizeof *talk->reply, talk->fds, &talk->nfds,
-                                           talk->wait, error);
+    sluice_status status = slc_local_await(&who, talk->fd, talk->reply, offsetof(answer, body), sizeof *talk->reply, talk->fds,
+                                           &talk->nfds, talk->wait, error);
     if (status != SLUICE_OK || (talk->reply->version == MEET_VERSION && talk->reply->what == question->what))
         return status;
     slc_local_close(talk->fds, talk->nfds);
@@ -209,7 +225,8 @@ static sluice_status take_pieces(struct talk *talk, uint64_t total, sluice_error
             bool has_fd = piece->kind == SLC_PIECE_DESCRIPTOR;
             int fd = has_fd && taken < talk->nfds ? talk->fds[taken] : -1;
             taken += has_fd;
-            status = slc_peer_memory_map(&peer->memory, piece, fd, peer->card.pid == talk->transport->card.pid, peer->rank, error);
+            status =
+                slc_peer_memory_map(&peer->memory, piece, fd, peer->card.pid == talk->transport->card.pid, peer->rank, error);
         }
         slc_local_close(talk->fds, talk->nfds);
     }
@@ -263,7 +280,9 @@ static sluice_status converse(struct talk *talk, sluice_error *error)
 {
     slc_transport *transport = talk->transport;
     slc_nccl_peer *peer = talk->peer;
-    ask question = { .version = MEET_VERSION, .what = ASK_HELLO, .rank = transport->config.rank,
+    ask question = { .version = MEET_VERSION,
+                     .what = ASK_HELLO,
+                     .rank = transport->config.rank,
                      .word = transport->words + (uint64_t)(peer - transport->peer) * sizeof(uint64_t) };
     memcpy(question.token, peer->card.token, sizeof question.token);
     sluice_status status = words_piece(transport, &question.words, error);
@@ -273,7 +292,8 @@ static sluice_status converse(struct talk *talk, sluice_error *error)
         status = take_hello(talk, error);
     if (status != SLUICE_OK)
         return status;
-    uint64_t pieces = talk->reply->pieces, landings = talk->reply->landings, word = talk->reply->word, staging = talk->reply->staging;
+    uint64_t pieces = talk->reply->pieces, landings = talk->reply->landings, word = talk->reply->word,
+             staging = talk->reply->staging;
     status = take_pieces(talk, pieces, error);
     if (status == SLUICE_OK) {
         uint64_t staged;

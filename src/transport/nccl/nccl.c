@@ -51,7 +51,8 @@ static void close_memory(slc_transport *transport)
     for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++)
         settled = has_settled(transport, transport->peer[i].stream) && settled;
     if (!settled) { /* the GPU may still write: better lost than given to somebody else */
-        slc_say(&transport->config.log, SLUICE_LOG_ERROR, "nccl: the GPU did not come to rest; its buffers are left to the process' end");
+        slc_say(&transport->config.log, SLUICE_LOG_ERROR,
+                "nccl: the GPU did not come to rest; its buffers are left to the process' end");
         return;
     }
     for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++)
@@ -146,11 +147,11 @@ static sluice_status make_words(slc_transport *transport, sluice_error *error)
     size_t bytes = transport->npeers * 2 * sizeof(uint64_t);
     sluice_status status = slc_device_allocate(&transport->device, bytes, "words between ranks", &transport->words, error);
     if (status == SLUICE_OK)
-        status = slc_nccl_check(transport, transport->cuda.MemsetD8Async(transport->words, 0, bytes, transport->rescue), SLC_RUNTIME,
-                                "clearing the words", error);
-    return status == SLUICE_OK
-               ? slc_nccl_check(transport, transport->cuda.StreamSynchronize(transport->rescue), SLC_RUNTIME, "clearing the words", error)
-               : status;
+        status = slc_nccl_check(transport, transport->cuda.MemsetD8Async(transport->words, 0, bytes, transport->rescue),
+                                SLC_RUNTIME, "clearing the words", error);
+    return status == SLUICE_OK ? slc_nccl_check(transport, transport->cuda.StreamSynchronize(transport->rescue), SLC_RUNTIME,
+                                                "clearing the words", error)
+                               : status;
 }
 
 /* Everything that trainers write to: live tensors, the staging slots, this rank's words. */
@@ -167,7 +168,8 @@ static sluice_status share_memory(slc_transport *transport, sluice_error *error)
         status = slc_pieces_add(&transport->device, &transport->pieces, (const void *)(uintptr_t)transport->staging,
                                 transport->slots * transport->slot_bytes, "staging", error);
     if (status == SLUICE_OK)
-        status = slc_pieces_add(&transport->device, &transport->pieces, (const void *)(uintptr_t)transport->words, 1, "words", error);
+        status =
+            slc_pieces_add(&transport->device, &transport->pieces, (const void *)(uintptr_t)transport->words, 1, "words", error);
     slc_pieces_settle(&transport->pieces);
     return status;
 }
@@ -178,7 +180,8 @@ static sluice_status open_worker(slc_transport *transport, sluice_error *error)
     sluice_status status = slc_host_memfd("sluice-mailboxes", transport->mailbox_bytes, &transport->mailbox_fd, error);
     void *mailboxes = NULL;
     if (status == SLUICE_OK)
-        status = slc_host_map(transport->mailbox_fd, transport->mailbox_bytes, true, transport->config.rank, "mailbox", &mailboxes, error);
+        status = slc_host_map(transport->mailbox_fd, transport->mailbox_bytes, true, transport->config.rank, "mailbox",
+                              &mailboxes, error);
     transport->mailbox = mailboxes;
     return status == SLUICE_OK && transport->npeers > 0
                ? slc_local_listen(SLC_RUNTIME, transport->card.socket, &transport->listener, error)
@@ -235,7 +238,8 @@ static sluice_status nccl_staging(slc_transport *transport, size_t slots, size_t
     transport->slots = slots;
     transport->slot_bytes = (slot_bytes + 511) / 512 * 512;
     if (!slc_multiply_size(slots, transport->slot_bytes, &bytes))
-        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "%zu staging slots of %zu bytes are more than there can be", slots, slot_bytes);
+        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "%zu staging slots of %zu bytes are more than there can be", slots,
+                        slot_bytes);
     sluice_status status = slc_device_allocate(&transport->device, bytes, "staging slots", &transport->staging, error);
     for (size_t i = 0; i < slots && status == SLUICE_OK; i++)
         memory[i] = (void *)(uintptr_t)(transport->staging + i * transport->slot_bytes);
@@ -286,15 +290,15 @@ static sluice_status connect_trainer(slc_transport *transport, slc_wait *wait, s
         slc_nccl_peer *peer = &transport->peer[i];
         status = slc_nccl_greet(transport, peer, wait, error);
         if (status == SLUICE_OK)
-            status = slc_link_prepare(transport, peer, error);
+            status = slc_link_prepare(peer, error);
         if (status == SLUICE_OK)
             status = try_peer(transport, peer, error);
     }
     return status;
 }
 
-static sluice_status nccl_connect(slc_transport *transport, const unsigned char *const *card, const size_t *length, slc_deadline deadline,
-                                  slc_watch watch, sluice_error *error)
+static sluice_status nccl_connect(slc_transport *transport, const unsigned char *const *card, const size_t *length,
+                                  slc_deadline deadline, slc_watch watch, sluice_error *error)
 {
     slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_RUNTIME);
     for (size_t i = 0; i < transport->npeers; i++) {
@@ -334,8 +338,8 @@ static sluice_status nccl_begin(slc_transport *transport, slc_deadline deadline,
     return transport->aborted ? refuse_aborted(error) : SLUICE_OK;
 }
 
-static sluice_status nccl_run(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline, slc_watch watch,
-                              sluice_error *error)
+static sluice_status nccl_run(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline,
+                              slc_watch watch, sluice_error *error)
 {
     if (transport->aborted)
         return refuse_aborted(error);
@@ -343,7 +347,8 @@ static sluice_status nccl_run(slc_transport *transport, const slc_segment *segme
     sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
     if (status != SLUICE_OK)
         return status;
-    status = transport->worker ? slc_link_receive(transport, segment, staging, &wait, error) : slc_link_send(transport, segment, &wait, error);
+    status = transport->worker ? slc_link_receive(transport, segment, staging, &wait, error)
+                               : slc_link_send(transport, segment, &wait, error);
     slc_device_leave(&transport->device);
     return status;
 }

@@ -1,4 +1,4 @@
-/* nccl.h: the `nccl` transport: GPUs, any number of machines. One road so far, `link`: peers of one NVLink domain, by copy engines. */
+/* nccl.h: the `nccl` transport: memory of GPUs. One road so far, `link`: peers of one machine, by copy engines. */
 #ifndef SLC_TRANSPORT_NCCL_NCCL_H
 #define SLC_TRANSPORT_NCCL_NCCL_H
 

@@ -25,8 +25,8 @@ typedef struct slc_gpu_ops {
     sluice_status (*allocate)(slc_gpu *gpu, size_t bytes, void **memory, sluice_error *error);
     void (*release)(slc_gpu *gpu, void *memory);
     /* Each returns when all bytes are there. */
-    sluice_status (*write)(slc_gpu *gpu, void *to, const void *from, size_t bytes, sluice_error *error); /* from this process' memory */
-    sluice_status (*read)(slc_gpu *gpu, void *to, const void *from, size_t bytes, sluice_error *error);  /* into it */
+    sluice_status (*write)(slc_gpu *gpu, void *to, const void *from, size_t bytes, sluice_error *error); /* from here */
+    sluice_status (*read)(slc_gpu *gpu, void *to, const void *from, size_t bytes, sluice_error *error);  /* to here */
 } slc_gpu_ops;
 
 typedef struct sluice_cuda_plugin {

@@ -43,19 +43,25 @@ sluice_status slc_pieces_add(const slc_device *device, slc_pieces *pieces, const
         if (status != SLUICE_OK)
             return status;
         if (!place.on_device || place.ordinal != device->ordinal)
-            return slc_fail(error, SLUICE_INVALID, STAGE, "%s (0x%" PRIx64 ", %zu bytes) must lie in memory of GPU %d, as this rank's others do",
-                            what, at, bytes, device->ordinal);
+            return slc_fail(error, SLUICE_INVALID, STAGE,
+                            "%s (0x%" PRIx64 ", %zu bytes) must lie in memory of GPU %d, as this rank's others do", what, at,
+                            bytes, device->ordinal);
         if (!place.ipc && !place.exportable)
-            return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
-                            "%s lies in memory that no other process can map: it must come from cudaMalloc, or be exportable as a descriptor",
-                            what);
+            return slc_fail(
+                error, SLUICE_UNSUPPORTED, STAGE,
+                "%s lies in memory that no other process can map: it must come from cudaMalloc, or be exportable as a descriptor",
+                what);
         if (place.ipc)
-            status = slc_cuda_check(cuda, cuda->MemGetAddressRange(&place.base, &place.size, at), STAGE, "asking where an allocation begins", error);
+            status = slc_cuda_check(cuda, cuda->MemGetAddressRange(&place.base, &place.size, at), STAGE,
+                                    "asking where an allocation begins", error);
         if (status != SLUICE_OK)
             return status;
         if (place.size == 0 || place.base > at || at - place.base >= place.size)
-            return slc_fail(error, SLUICE_SYSTEM, STAGE, "%s: the driver does not know where the memory at 0x%" PRIx64 " begins", what, at);
-        slc_piece piece = { .base = place.base, .size = place.size, .kind = place.ipc ? SLC_PIECE_IPC : SLC_PIECE_DESCRIPTOR,
+            return slc_fail(error, SLUICE_SYSTEM, STAGE, "%s: the driver does not know where the memory at 0x%" PRIx64 " begins",
+                            what, at);
+        slc_piece piece = { .base = place.base,
+                            .size = place.size,
+                            .kind = place.ipc ? SLC_PIECE_IPC : SLC_PIECE_DESCRIPTOR,
                             .ordinal = place.ordinal };
         at = place.base + place.size;
         if (known(pieces, piece.base))
@@ -87,8 +93,8 @@ void slc_pieces_settle(slc_pieces *pieces)
     pieces->count = kept;
     for (size_t i = kept; i > 0; i--) {
         slc_piece *piece = &pieces->item[i - 1], *next = i < kept ? &pieces->item[i] : NULL;
-        bool touches = next != NULL && piece->kind == SLC_PIECE_DESCRIPTOR && next->kind == SLC_PIECE_DESCRIPTOR
-                       && piece->base + piece->size == next->base;
+        bool touches = next != NULL && piece->kind == SLC_PIECE_DESCRIPTOR && next->kind == SLC_PIECE_DESCRIPTOR &&
+                       piece->base + piece->size == next->base;
         piece->run = piece->size + (touches ? next->run : 0);
     }
 }
@@ -108,8 +114,8 @@ sluice_status slc_piece_export(const slc_device *device, const slc_piece *piece,
                                           "holding GPU memory to be shared", error);
     if (status != SLUICE_OK)
         return status;
-    status = slc_cuda_check(cuda, cuda->MemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), STAGE,
-                            "sharing GPU memory as a descriptor", error);
+    status = slc_cuda_check(cuda, cuda->MemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                            STAGE, "sharing GPU memory as a descriptor", error);
     (void)cuda->MemRelease(handle);
     return status;
 }
@@ -139,9 +145,10 @@ static sluice_status open_handle(const slc_device *device, const CUipcMemHandle 
         found = found->next;
     if (found == NULL) {
         found = slc_allocate_zeroed(1, sizeof *found);
-        status = found == NULL ? slc_fail_memory(error, STAGE, "a handle", sizeof *found)
-                               : slc_cuda_check(cuda, cuda->IpcOpenMemHandle(&found->here, *handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-                                                STAGE, "mapping a peer's GPU memory", error);
+        status = found == NULL
+                     ? slc_fail_memory(error, STAGE, "a handle", sizeof *found)
+                     : slc_cuda_check(cuda, cuda->IpcOpenMemHandle(&found->here, *handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+                                      STAGE, "mapping a peer's GPU memory", error);
         if (status == SLUICE_OK) {
             found->handle = *handle;
             found->ordinal = device->ordinal;
@@ -195,7 +202,8 @@ static sluice_status reach(const slc_device *device, int32_t ordinal, sluice_err
                : slc_cuda_check(device->cuda, result, STAGE, "reaching another GPU's memory", error);
 }
 
-static sluice_status map_descriptor(slc_peer_memory *memory, const slc_piece *piece, int fd, slc_mapped *mapped, sluice_error *error)
+static sluice_status map_descriptor(slc_peer_memory *memory, const slc_piece *piece, int fd, slc_mapped *mapped,
+                                    sluice_error *error)
 {
     const slc_cuda *cuda = memory->device->cuda;
     const slc_mapped *last = memory->count > 0 ? &memory->item[memory->count - 1] : NULL;
@@ -217,12 +225,14 @@ static sluice_status map_descriptor(slc_peer_memory *memory, const slc_piece *pi
         "taking a peer's GPU memory", error);
     bool mapped_it = false;
     if (status == SLUICE_OK) {
-        status = slc_cuda_check(cuda, cuda->MemMap(mapped->here, piece->size, 0, handle, 0), STAGE, "mapping a peer's GPU memory", error);
+        status = slc_cuda_check(cuda, cuda->MemMap(mapped->here, piece->size, 0, handle, 0), STAGE, "mapping a peer's GPU memory",
+                                error);
         mapped_it = status == SLUICE_OK;
         (void)cuda->MemRelease(handle); /* the mapping holds it */
     }
     if (status == SLUICE_OK)
-        status = slc_cuda_check(cuda, cuda->MemSetAccess(mapped->here, piece->size, &access, 1), STAGE, "reaching a peer's GPU memory", error);
+        status = slc_cuda_check(cuda, cuda->MemSetAccess(mapped->here, piece->size, &access, 1), STAGE,
+                                "reaching a peer's GPU memory", error);
     if (status != SLUICE_OK && mapped_it)
         (void)cuda->MemUnmap(mapped->here, piece->size);
     if (status != SLUICE_OK && mapped->reserved != 0)
@@ -234,11 +244,12 @@ static sluice_status check_order(const slc_peer_memory *memory, const slc_piece 
 {
     const slc_mapped *last = memory->count > 0 ? &memory->item[memory->count - 1] : NULL;
     const uint64_t most = (uint64_t)1 << 47; /* what addresses can hold */
-    bool good = piece->size > 0 && piece->base < most && piece->size < most && piece->run >= piece->size && piece->run < most
-                && (last == NULL || last->base + last->size <= piece->base);
+    bool good = piece->size > 0 && piece->base < most && piece->size < most && piece->run >= piece->size && piece->run < most &&
+                (last == NULL || last->base + last->size <= piece->base);
     return good ? SLUICE_OK
-                : slc_fail(error, SLUICE_INVALID, STAGE, "rank %" PRId32 " shares memory that cannot be (0x%" PRIx64 ", %" PRIu64 " bytes)", rank,
-                           piece->base, piece->size);
+                : slc_fail(error, SLUICE_INVALID, STAGE,
+                           "rank %" PRId32 " shares memory that cannot be (0x%" PRIx64 ", %" PRIu64 " bytes)", rank, piece->base,
+                           piece->size);
 }
 
 sluice_status slc_peer_memory_map(slc_peer_memory *memory, const slc_piece *piece, int fd, bool same_process, int32_t rank,
@@ -264,8 +275,8 @@ sluice_status slc_peer_memory_map(slc_peer_memory *memory, const slc_piece *piec
     } else if (piece->kind == SLC_PIECE_DESCRIPTOR && fd >= 0) {
         status = map_descriptor(memory, piece, fd, &mapped, error);
     } else {
-        status = slc_fail(error, SLUICE_INVALID, STAGE, "rank %" PRId32 " shares memory of a kind (%" PRIu32 ") that there is not", rank,
-                          piece->kind);
+        status = slc_fail(error, SLUICE_INVALID, STAGE,
+                          "rank %" PRId32 " shares memory of a kind (%" PRIu32 ") that there is not", rank, piece->kind);
     }
     if (status == SLUICE_OK)
         memory->item[memory->count++] = mapped;
