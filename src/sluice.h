@@ -107,7 +107,7 @@ typedef enum sluice_log_level { SLUICE_LOG_ERROR = 0, SLUICE_LOG_WARN = 1, SLUIC
 /* A tensor as the library hands it out. `data` is row-major and contiguous. */
 typedef struct sluice_tensor {
     uint32_t size;
-    const char *name;       /* the parameter's name; valid until shutdown */
+    const char *name;       /* the parameter's name; valid until shutdown or sluice_reload_rules */
     const char *dtype;      /* torch name without prefix */
     uint32_t ndim;          /* 0 to 8 */
     const int64_t *shape;   /* ndim global extents, in elements */
@@ -274,6 +274,26 @@ SLUICE_API sluice_status sluice_init(sluice_engine *engine, const char *init_inf
  * `full` every parameter's destination and reason. *json is released with sluice_free.
  */
 SLUICE_API sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error);
+
+/*
+ * Other rules between two updates: plans again and goes over to the new plan, on every rank or on none. Every rank calls it,
+ * as init, within timeouts.agree: workers with the path or family of the new rules (NULL: the default resolver), which later
+ * inits use, too; what a trainer gives is ignored. The new rules meet the parameters, live tensors and host description of
+ * this init.
+ *
+ * The new plan is made beside the old one, with its roads and staging, and tried; the old one is used until every rank is
+ * connected. So for the length of the call a rank holds both: two plans and programs, a worker two Lua states (while rules
+ * run) and two sets of staging slots, and the roads to its peers twice; live tensors and sources are there once.
+ *
+ * OK: the next update moves by the new rules. Source plan, source_digest and version are what they were, a state that is
+ * dirty stays so, one that is not stays so, too; registered sources stay, also those that now go nowhere.
+ * Otherwise the state is READY still, and the old plan is in use as if nothing had been called: bad rules, rules that
+ * differ between workers, live bytes that nothing writes, full parameters where there is no load_weights, or staging that does
+ * not fit (SCRIPT, DISAGREE, INVALID, NO_MEMORY, ...); the error is the same on every rank and names each rank that failed
+ * with its cause, rules with file and line. A rank that was lost, a deadline that passed and sluice_cancel make it FAILED.
+ * STATE unless READY; the others then wait for this rank's next call, and are told with it that it is another one.
+ */
+SLUICE_API sluice_status sluice_reload_rules(sluice_engine *engine, const char *rules, sluice_error *error);
 
 /*
  * Why a parameter or a live tensor is where it is, as JSON: `name` is a parameter's name, a live tensor's, a pattern ("*" is

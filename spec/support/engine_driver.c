@@ -1,9 +1,11 @@
 /*
  * engine_driver.c: two engines in one process, a trainer and a worker on a thread each, through a whole life. Built for
- * specs that need C: the allocator failing at every n-th request, and many lives in a row.
+ * specs that need C: the allocator failing at every n-th request, many lives in a row, many plans in one life.
  *
  *     engine_driver sweep STEP [FIRST]  request FIRST (1), FIRST + STEP, ... fails, one a life, until a life ends before it
  *     engine_driver cycles N N lives; prints descriptors and resident pages after the first tenth and at the end
+ *     engine_driver reloads N  N reloads of rules in one life, an update after each; prints as cycles does
+ *     engine_driver reload_sweep STEP [FIRST]  as sweep, of the requests of one reload; a life goes on as long as its plan works
  *
  * Exit 0: each life ended in success or in an error with a text, and nothing else.
  */
@@ -29,7 +31,8 @@ static const char PARAMS[] =
 typedef struct life {
     int rank, listen_fd;
     double timeout_s;
-    const char *init_info;
+    const char *init_info, *rules;
+    sluice_engine *engine;
     float a[24], b[3]; /* trainer: sources; worker: live a and what load_weights brought */
     sluice_status status;
     sluice_error error;
@@ -59,9 +62,9 @@ static sluice_status own(sluice_engine *engine, life *self)
     return status != SLUICE_OK ? status : sluice_register_live(engine, &live, error);
 }
 
-static sluice_status live_once(life *self)
+/* Up to READY; what it made is for close_life, also on failure. */
+static sluice_status open_life(life *self)
 {
-    static const char *const names[] = { "a.weight", "b.bias" };
     sluice_options options = SLUICE_OPTIONS_INIT;
     sluice_error *error = &self->error;
     options.rank = self->rank;
@@ -69,33 +72,70 @@ static sluice_status live_once(life *self)
     options.timeout_s = self->timeout_s;
     options.callbacks.user = self;
     options.callbacks.load_weights = load;
-    sluice_engine *engine;
-    sluice_status status = sluice_engine_create(&options, &engine, error);
+    sluice_status status = sluice_engine_create(&options, &self->engine, error);
     if (status != SLUICE_OK) {
         if (self->listen_fd >= 0)
             close(self->listen_fd);
         return status;
     }
-    status = own(engine, self);
+    status = own(self->engine, self);
+    return status == SLUICE_OK ? sluice_init(self->engine, self->init_info, strlen(self->init_info), error) : status;
+}
+
+static sluice_status update(life *self)
+{
+    static const char *const names[] = { "a.weight", "b.bias" };
+    sluice_status status = sluice_start_update(self->engine, false, &self->error);
     if (status == SLUICE_OK)
-        status = sluice_init(engine, self->init_info, strlen(self->init_info), error);
+        status = sluice_update(self->engine, names, 2, &self->error);
     if (status == SLUICE_OK)
-        status = sluice_start_update(engine, false, error);
+        status = sluice_finish_update(self->engine, "v1", &self->error);
+    return status == SLUICE_OK && strcmp(sluice_version(self->engine), "v1") != 0 ? SLUICE_INTERNAL : status;
+}
+
+static void close_life(life *self)
+{
+    sluice_engine_destroy(self->engine);
+    self->engine = NULL;
+}
+
+static sluice_status live_once(life *self)
+{
+    sluice_status status = open_life(self);
     if (status == SLUICE_OK)
-        status = sluice_update(engine, names, 2, error);
-    if (status == SLUICE_OK)
-        status = sluice_finish_update(engine, "v1", error);
-    if (status == SLUICE_OK && strcmp(sluice_version(engine), "v1") != 0)
-        status = SLUICE_INTERNAL;
-    sluice_engine_destroy(engine);
+        status = update(self);
+    close_life(self);
     return status;
 }
 
+static sluice_status reload(life *self)
+{
+    return sluice_reload_rules(self->engine, self->rules, &self->error);
+}
+
+/* The same on a trainer here and on a worker in a thread of its own. */
+typedef struct act {
+    life *self;
+    sluice_status (*take)(life *self);
+} act;
+
 static void *run(void *argument)
 {
-    life *self = argument;
-    self->status = live_once(self);
+    const act *one = argument;
+    one->self->error = (sluice_error)SLUICE_ERROR_INIT;
+    one->self->status = one->take(one->self);
     return NULL;
+}
+
+static bool together(life pair[2], sluice_status (*take)(life *self))
+{
+    act trainer = { .self = &pair[0], .take = take }, worker = { .self = &pair[1], .take = take };
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, &worker) != 0)
+        return false;
+    run(&trainer);
+    pthread_join(thread, NULL);
+    return true;
 }
 
 static int listener(int *port)
@@ -110,38 +150,54 @@ static int listener(int *port)
     return fd;
 }
 
+/* A trainer and a worker that know where to meet; what they hold of it is for part. */
+static bool meet(life pair[2], double timeout_s, char *why, size_t size)
+{
+    int port = 0, fd = listener(&port);
+    char text[sizeof PARAMS + 16], *sealed = NULL;
+    snprintf(text, sizeof text, PARAMS, port);
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (fd < 0 || sluice_seal_init_info(text, strlen(text), &sealed, &error) != SLUICE_OK)
+        return snprintf(why, size, "set-up failed: %s", error.text), false;
+    for (int rank = 0; rank < 2; rank++)
+        pair[rank] = (life){ .rank = rank, .listen_fd = rank == 0 ? fd : -1, .timeout_s = timeout_s, .init_info = sealed };
+    for (int i = 0; i < 24; i++)
+        pair[0].a[i] = (float)(i + 1);
+    for (int i = 0; i < 3; i++)
+        pair[0].b[i] = (float)(100 + i);
+    return true;
+}
+
+static void part(life pair[2])
+{
+    sluice_free((void *)pair[0].init_info);
+    pair[0].init_info = pair[1].init_info = NULL;
+}
+
+/* Whether what came of a step may come: values where both succeeded, else a text of its own where one failed. */
+static bool may_be(const life pair[2], bool moved, char *why, size_t size)
+{
+    bool good = pair[0].status == SLUICE_OK && pair[1].status == SLUICE_OK;
+    if (good && moved && (memcmp(pair[0].a, pair[1].a, sizeof pair[0].a) != 0 || memcmp(pair[0].b, pair[1].b, sizeof pair[0].b) != 0))
+        return snprintf(why, size, "both succeeded and the values differ"), false;
+    for (int i = 0; i < 2; i++)
+        if (pair[i].status != SLUICE_OK && (pair[i].error.text[0] == '\0' || pair[i].error.status != pair[i].status))
+            return snprintf(why, size, "rank %d failed (%s) without a text of its own", i, sluice_status_text(pair[i].status)), false;
+    return true;
+}
+
 /* One life of both; a complaint in *why where it ended as none may. */
 static bool both(uint64_t failing, double timeout_s, uint64_t *requests, bool *succeeded, char *why, size_t size)
 {
-    int port = 0, fd = listener(&port);
-    char text[sizeof PARAMS + 16];
-    snprintf(text, sizeof text, PARAMS, port);
-    sluice_error error = SLUICE_ERROR_INIT;
-    char *sealed = NULL;
-    if (fd < 0 || sluice_seal_init_info(text, strlen(text), &sealed, &error) != SLUICE_OK)
-        return snprintf(why, size, "set-up failed: %s", error.text), false;
-    life trainer = { .rank = 0, .listen_fd = fd, .timeout_s = timeout_s, .init_info = sealed, .error = SLUICE_ERROR_INIT };
-    life worker = { .rank = 1, .listen_fd = -1, .timeout_s = timeout_s, .init_info = sealed, .error = SLUICE_ERROR_INIT };
-    for (int i = 0; i < 24; i++)
-        trainer.a[i] = (float)(i + 1);
-    for (int i = 0; i < 3; i++)
-        trainer.b[i] = (float)(100 + i);
-    pthread_t thread;
+    life pair[2];
+    if (!meet(pair, timeout_s, why, size))
+        return false;
     slc_fail_allocation(failing, false);
-    if (pthread_create(&thread, NULL, run, &worker) != 0)
-        return snprintf(why, size, "no thread"), false;
-    run(&trainer);
-    pthread_join(thread, NULL);
+    bool ran = together(pair, live_once);
     *requests = slc_fail_allocation(0, false);
-    sluice_free(sealed);
-    *succeeded = trainer.status == SLUICE_OK && worker.status == SLUICE_OK;
-    if (*succeeded && (memcmp(trainer.a, worker.a, sizeof worker.a) != 0 || memcmp(trainer.b, worker.b, sizeof worker.b) != 0))
-        return snprintf(why, size, "both succeeded and the values differ"), false;
-    const life *ends[] = { &trainer, &worker };
-    for (int i = 0; i < 2; i++)
-        if (ends[i]->status != SLUICE_OK && (ends[i]->error.text[0] == '\0' || ends[i]->error.status != ends[i]->status))
-            return snprintf(why, size, "rank %d failed (%s) without a text of its own", i, sluice_status_text(ends[i]->status)), false;
-    return true;
+    part(pair);
+    *succeeded = pair[0].status == SLUICE_OK && pair[1].status == SLUICE_OK;
+    return ran ? may_be(pair, true, why, size) : (snprintf(why, size, "no thread"), false);
 }
 
 static int sweep(uint64_t step, uint64_t first)
@@ -202,12 +258,139 @@ static int cycles(long count)
     return 0;
 }
 
+/* ---- reloads ---- */
+
+static const char RULES[] = "return { rules = { rule \"a.weight\" { layout = replicate }, rule \"b.bias\" { full = \"the host loads it\" } } }";
+
+static bool write_rules(char path[])
+{
+    int fd = mkstemp(path);
+    bool good = fd >= 0 && write(fd, RULES, sizeof RULES - 1) == (ssize_t)(sizeof RULES - 1);
+    if (fd >= 0)
+        close(fd);
+    return good;
+}
+
+static bool is_ready(const life *self)
+{
+    return sluice_engine_state(self->engine) == SLUICE_STATE_READY;
+}
+
+static bool opened(life pair[2], char *why, size_t size)
+{
+    if (!meet(pair, 10, why, size))
+        return false;
+    bool good = together(pair, open_life) && pair[0].status == SLUICE_OK && pair[1].status == SLUICE_OK;
+    if (!good)
+        snprintf(why, size, "init failed: %s", pair[0].error.text);
+    return good;
+}
+
+static void closed(life pair[2])
+{
+    close_life(&pair[0]);
+    close_life(&pair[1]);
+    part(pair);
+}
+
+/* Both went over, or neither did and both say why; either way the plan in use moves the right bytes. */
+static bool whole(life pair[2], bool *succeeded, char *why, size_t size)
+{
+    *succeeded = pair[0].status == SLUICE_OK && pair[1].status == SLUICE_OK;
+    if (!may_be(pair, false, why, size))
+        return false;
+    if (!*succeeded && (pair[0].status == SLUICE_OK || strcmp(pair[0].error.text, pair[1].error.text) != 0))
+        return snprintf(why, size, "one rank came to '%.200s', the other to '%.200s'", pair[0].error.text, pair[1].error.text), false;
+    memset(pair[1].a, 0, sizeof pair[1].a);
+    memset(pair[1].b, 0, sizeof pair[1].b);
+    if (!together(pair, update) || pair[0].status != SLUICE_OK || pair[1].status != SLUICE_OK)
+        return snprintf(why, size, "the update afterwards failed: %s", pair[0].error.text), false;
+    return may_be(pair, true, why, size);
+}
+
+/* One reload with request `failing` refused. A life whose group broke is ended, and another one begun. */
+static bool reload_once(life pair[2], const char *rules, uint64_t failing, uint64_t *requests, bool *succeeded, bool *broke, char *why,
+                        size_t size)
+{
+    pair[0].rules = pair[1].rules = rules;
+    slc_fail_allocation(failing, false);
+    bool ran = together(pair, reload);
+    *requests = slc_fail_allocation(0, false);
+    *succeeded = false;
+    *broke = ran && (!is_ready(&pair[0]) || !is_ready(&pair[1]));
+    if (!ran)
+        return snprintf(why, size, "no thread"), false;
+    if (!*broke)
+        return whole(pair, succeeded, why, size);
+    bool good = may_be(pair, false, why, size);
+    closed(pair);
+    return opened(pair, why, size) && good;
+}
+
+static int reload_sweep(uint64_t step, uint64_t first, const char *rules)
+{
+    char why[SLUICE_ERROR_TEXT + 64];
+    life pair[2] = { 0 };
+    uint64_t requests = 0, count[3] = { 0 }; /* went over, refused, broke */
+    bool good = opened(pair, why, sizeof why), succeeded = false, broke;
+    uint64_t nth = first;
+    for (; good; nth += step) {
+        good = reload_once(pair, nth / step % 2 == 0 ? rules : NULL, nth, &requests, &succeeded, &broke, why, sizeof why);
+        count[broke ? 2 : !succeeded]++;
+        if (good && requests < nth)
+            break;
+    }
+    closed(pair);
+    if (!good) {
+        fprintf(stderr, "request %" PRIu64 ": %s\n", nth, why);
+        return 1;
+    }
+    printf("%" PRIu64 " requests in a reload, every %" PRIu64 ". failed in turn: %" PRIu64 " went over, %" PRIu64 " were refused, %" PRIu64
+           " broke the group\n", requests, step, count[0], count[1], count[2]);
+    return succeeded ? 0 : 1;
+}
+
+static int reloads(long count, const char *rules)
+{
+    char why[SLUICE_ERROR_TEXT + 64];
+    life pair[2] = { 0 };
+    bool good = opened(pair, why, sizeof why);
+    long i = 0;
+    for (; good && i < count; i++) {
+        uint64_t requests;
+        bool succeeded, broke;
+        good = reload_once(pair, i % 2 == 0 ? rules : NULL, 0, &requests, &succeeded, &broke, why, sizeof why);
+        if (good && !succeeded)
+            good = (snprintf(why, sizeof why, "%s", pair[0].error.text), false);
+        if (good && (i + 1 == (count + 9) / 10 || i + 1 == count))
+            printf("%ld reloads: %ld descriptors, %ld pages\n", i + 1, descriptors(), resident_pages());
+    }
+    closed(pair);
+    if (!good)
+        fprintf(stderr, "reload %ld: %s\n", i, why);
+    return good ? 0 : 1;
+}
+
+static int with_rules(int argc, char **argv)
+{
+    char path[] = "/tmp/sluice-rules-XXXXXX";
+    int status = 1;
+    if (write_rules(path))
+        status = strcmp(argv[1], "reloads") == 0 ? reloads(atol(argv[2]), path)
+                                                 : reload_sweep((uint64_t)atol(argv[2]), argc == 4 ? (uint64_t)atol(argv[3]) : 1, path);
+    unlink(path);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
-    if ((argc == 3 || argc == 4) && strcmp(argv[1], "sweep") == 0 && atol(argv[2]) > 0)
+    bool numbered = (argc == 3 || argc == 4) && atol(argv[2]) > 0;
+    if (numbered && strcmp(argv[1], "sweep") == 0)
         return sweep((uint64_t)atol(argv[2]), argc == 4 ? (uint64_t)atol(argv[3]) : 1);
-    if (argc == 3 && strcmp(argv[1], "cycles") == 0)
+    if (numbered && (strcmp(argv[1], "reloads") == 0 || strcmp(argv[1], "reload_sweep") == 0))
+        return with_rules(argc, argv);
+    if (numbered && strcmp(argv[1], "cycles") == 0)
         return cycles(strtol(argv[2], NULL, 10));
-    fprintf(stderr, "usage: engine_driver sweep STEP [FIRST] | cycles N\n");
+    fprintf(stderr, "usage: engine_driver sweep STEP [FIRST] | cycles N | reloads N | reload_sweep STEP [FIRST]\n");
     return 2;
 }

@@ -70,7 +70,7 @@ end
 function four.worker(rank, options)
    local self
    self = host.create {rank = rank, timeout_s = options.timeout_s or 10, rules = options.rules, road = options.road, log = options.log,
-      load_weights = options.load_weights or collecting(options.store or {}),
+      load_weights = not options.no_load_weights and (options.load_weights or collecting(options.store or {})) or nil,
       reload_begin = options.reload_begin, reload_end = options.reload_end, staging_slots = options.staging_slots}
    self.a = self:live("a.weight", {4, 2}, {attributes = '{"loader":"row","input_dim":1,"tp_size":2}'})
    self.b = self:live("b.bias", {4})

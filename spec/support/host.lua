@@ -116,6 +116,12 @@ function host:init(json)
    check(C.sluice_init(self.engine, json, #json, err), err)
 end
 
+--- rules: a path, the name of a family, or nil for the default resolver.
+function host:reload(rules)
+   local err = inside.error()
+   check(C.sluice_reload_rules(self.engine, rules, err), err)
+end
+
 function host:start(partial)
    local err = inside.error()
    check(C.sluice_start_update(self.engine, partial or false, err), err)

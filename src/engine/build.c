@@ -5,7 +5,7 @@
  *     destination  rules (workers), agreement 2: the same destinations; trainers receive them
  *     compile      the plan into this rank's program; the transport's local preparation
  *     settings     agreement 3: transport, plan, unique id, limits
- *     runtime      agreement 4: every rank can run; which version all of them hold
+ *     runtime      agreement 4: every rank can run; at init, which version all of them hold
  *     connect      roads to the peers, tried
  *
  * Owns what a build holds. Where the group comes from, and what becomes of the build, is its caller's.
@@ -18,6 +18,17 @@
 void slc_stage_enter(const slc_stages *stages, const char *stage)
 {
     slc_say(&stages->engine->log, SLUICE_LOG_DEBUG, "%s: %s", stages->call, stage);
+}
+
+void slc_build_settle(const slc_session *session, slc_build *build)
+{
+    /* Only a plan is needed from here on: Lua is not on the path of the bytes. What a worker's rules were answers questions. */
+    if (session->is_worker) {
+        slc_script_collect(build->script);
+        return;
+    }
+    slc_script_destroy(build->script);
+    build->script = NULL;
 }
 
 void slc_build_clear(slc_build *build)
@@ -43,7 +54,7 @@ static sluice_status resolve(slc_stages *stages, slc_buffer *destinations, sluic
     const char *host = engine->host == NULL ? "{}" : engine->host;
     sluice_status status = slc_script_describe_host(build->script, host, strlen(host), error);
     if (status == SLUICE_OK)
-        status = slc_resolve(build->script, plan, &engine->live, engine->options.rules, &build->arena, resolution, error);
+        status = slc_resolve(build->script, plan, &engine->live, stages->rules, &build->arena, resolution, error);
     if (status == SLUICE_OK)
         status = slc_plan_complete(plan, error);
     if (status == SLUICE_OK)
@@ -84,8 +95,10 @@ static sluice_status agree_on_destination(slc_stages *stages, sluice_error *erro
     const slc_session *session = stages->session;
     slc_build *build = stages->build;
     slc_buffer destinations = { 0 }, agreed = { 0 };
+    double began = slc_now_s();
     if (session->is_worker && stages->mine.status == SLUICE_OK)
         (void)resolve(stages, &destinations, &stages->mine);
+    build->seconds_planning += slc_now_s() - began;
     bool gives = session->is_worker && stages->mine.status == SLUICE_OK;
     /* Only rank T's own bytes travel on; the others' digests say that theirs are the same. */
     bool publishes = gives && stages->engine->options.rank == session->info.trainers;
@@ -174,9 +187,12 @@ static sluice_status agree_on_settings(slc_stages *stages, sluice_error *error)
     return status;
 }
 
+/* Between updates, all ranks know of one version already. */
 static sluice_status agree_on_runtime(slc_stages *stages, sluice_error *error)
 {
-    return slc_agree_on_version(stages->engine, &stages->mine, stages->deadline, error);
+    if (stages->engine->state == SLUICE_STATE_NEW)
+        return slc_agree_on_version(stages->engine, &stages->mine, stages->deadline, error);
+    return slc_group_round(stages->session->group, "runtime", &stages->mine, NULL, 0, NULL, NULL, NULL, stages->deadline, error);
 }
 
 /* ---- connect ---- */

@@ -5,6 +5,7 @@
  *     memory.c     memory that peers can map
  *     init.c       the stages of init, in order
  *     build.c      those of them that a plan goes through: rules, agreement, program, transport
+ *     reload.c     other rules: the next build beside the one in use, then a swap
  *     agreement.c  rounds over long lists: same on every rank, or the first line that differs
  *     version.c    which version all live memory holds, and whether an update of it was left unfinished
  *     update.c     one batch of names, from preflight to done; start and finish
@@ -69,8 +70,8 @@ typedef struct slc_session {
     slc_group *group;
     char source_digest[SLC_DIGEST_TEXT];
     const void **shard; /* trainer: by plan index; what the transport reads as config->source */
-    slc_build *build; /* the one in use */
-    slc_build slot[1];
+    slc_build *build; /* the one in use, of the two slots; the other is empty but during a reload */
+    slc_build slot[2];
     double seconds_init;
     char version[256];    /* as round 4 found it on every worker */
     char unfinished[640]; /* why there is none, "" where there is */
@@ -111,7 +112,8 @@ typedef struct slc_stages {
     sluice_engine *engine;
     slc_session *session;
     slc_build *build;
-    const char *call; /* "init" */
+    const char *call;  /* "init", "reload" */
+    const char *rules; /* a worker's, as in options */
     slc_deadline deadline;
     sluice_error mine; /* what this rank has to say in the next round */
     bool recalled;     /* it stopped to connect, since another rank cannot */
@@ -124,6 +126,7 @@ void slc_stage_enter(const slc_stages *stages, const char *stage);
  * the connection. Not OK: the round that refused it has said so on every rank, or the group is broken.
  */
 sluice_status slc_build_agree(slc_stages *stages, sluice_error *error);
+void slc_build_settle(const slc_session *session, slc_build *build); /* once it is in use: keeps of Lua what answers questions */
 void slc_build_clear(slc_build *build); /* releases what it holds, however far it came */
 
 /* lifecycle.c: releases all of a session; says LEAVE to the group where it still stands. */
@@ -169,6 +172,9 @@ sluice_status slc_staging_run(sluice_engine *engine, slc_deadline deadline, slui
 sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_deadline deadline, sluice_error *error);
 slc_watch slc_engine_watch(sluice_engine *engine);
 void slc_progress_say(sluice_engine *engine, bool last);
+
+/* lifecycle.c: STATE where the engine is not in the state that a call wants, CANCELLED where the host cancelled. */
+sluice_status slc_engine_must_be(const sluice_engine *engine, sluice_state state, const char *stage, const char *call, sluice_error *error);
 
 /* lifecycle.c: the engine becomes FAILED, the transport and the group are aborted. Returns cause->status. */
 sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause);

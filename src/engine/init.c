@@ -170,7 +170,8 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
     session->build = &session->slot[0];
     engine->session = session;
     sluice_error found = SLUICE_ERROR_INIT; /* the caller may not want one; the stages always do */
-    slc_stages stages = { .engine = engine, .session = session, .build = session->build, .call = "init", .mine = SLUICE_ERROR_INIT };
+    slc_stages stages = { .engine = engine, .session = session, .build = session->build, .call = "init",
+                          .rules = engine->options.rules, .mine = SLUICE_ERROR_INIT };
     sluice_status status = pass_stages(&stages, init_info, length, &found);
     if (status != SLUICE_OK) {
         if (session->group == NULL && found.rank < 0)
@@ -179,13 +180,7 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
         slc_session_destroy(session);
         return slc_error_copy(error, &found);
     }
-    /* Only a plan is needed from here on: Lua is not on the path of the bytes. What a worker's rules were answers questions. */
-    if (session->is_worker)
-        slc_script_collect(session->build->script);
-    else {
-        slc_script_destroy(session->build->script);
-        session->build->script = NULL;
-    }
+    slc_build_settle(session, session->build);
     engine->state = SLUICE_STATE_READY;
     slc_take_version(engine);
     const slc_plan_totals *totals = &session->build->totals;

@@ -9,6 +9,16 @@ slc_deadline slc_engine_deadline(const sluice_engine *engine, double phase_s)
     return slc_deadline_in(phase_s > 0 ? phase_s : engine->options.timeout_s);
 }
 
+sluice_status slc_engine_must_be(const sluice_engine *engine, sluice_state state, const char *stage, const char *call, sluice_error *error)
+{
+    if (slc_flag_raised(&engine->cancelled))
+        return slc_fail(error, SLUICE_CANCELLED, stage, "cancelled; only shutdown is allowed");
+    if (engine->state == state)
+        return SLUICE_OK;
+    return slc_fail(error, SLUICE_STATE, stage, "%s wants the engine %s; it is %s", call, sluice_state_text(state),
+                    sluice_state_text(engine->state));
+}
+
 void slc_close_listener(sluice_engine *engine)
 {
     if (engine->options.listen_fd >= 0)

@@ -16,7 +16,9 @@ static sluice_status check_watch(void *context, sluice_error *error)
 {
     sluice_engine *engine = context;
     if (slc_flag_raised(&engine->cancelled))
-        return slc_fail(error, SLUICE_CANCELLED, engine->state == SLUICE_STATE_NEW ? "init" : "update", "cancelled");
+        return slc_fail(error, SLUICE_CANCELLED, engine->state == SLUICE_STATE_NEW     ? "init"
+                                                 : engine->state == SLUICE_STATE_READY ? "reload"
+                                                                                       : "update", "cancelled");
     return slc_group_check(engine->session->group, error);
 }
 
@@ -54,19 +56,9 @@ sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_de
 
 /* ---- start ---- */
 
-static sluice_status must_be(const sluice_engine *engine, sluice_state state, const char *call, sluice_error *error)
-{
-    if (slc_flag_raised(&engine->cancelled))
-        return slc_fail(error, SLUICE_CANCELLED, "update", "cancelled; only shutdown is allowed");
-    if (engine->state == state)
-        return SLUICE_OK;
-    return slc_fail(error, SLUICE_STATE, "update", "%s wants the engine %s; it is %s", call, sluice_state_text(state),
-                    sluice_state_text(engine->state));
-}
-
 sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_error *error)
 {
-    sluice_status status = must_be(engine, SLUICE_STATE_READY, "start_update", error);
+    sluice_status status = slc_engine_must_be(engine, SLUICE_STATE_READY, "update", "start_update", error);
     if (status != SLUICE_OK)
         return status;
     slc_session *session = engine->session;
@@ -242,7 +234,7 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
 
 sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
 {
-    sluice_status status = must_be(engine, SLUICE_STATE_UPDATING, "update", error);
+    sluice_status status = slc_engine_must_be(engine, SLUICE_STATE_UPDATING, "update", "update", error);
     if (status != SLUICE_OK)
         return status;
     sluice_error found = SLUICE_ERROR_INIT;
@@ -332,7 +324,7 @@ static sluice_status finish(sluice_engine *engine, const char *version, sluice_e
 
 sluice_status sluice_finish_update(sluice_engine *engine, const char *version, sluice_error *error)
 {
-    sluice_status status = must_be(engine, SLUICE_STATE_UPDATING, "finish_update", error);
+    sluice_status status = slc_engine_must_be(engine, SLUICE_STATE_UPDATING, "update", "finish_update", error);
     if (status != SLUICE_OK)
         return status;
     sluice_error found = SLUICE_ERROR_INIT;

@@ -307,6 +307,50 @@ sluice_status slc_plan_complete(const slc_plan *plan, sluice_error *error)
     return SLUICE_OK;
 }
 
+/* ---- side by side ---- */
+
+static bool same_ranges(int ndim, const slc_range *a, const slc_range *b)
+{
+    for (int i = 0; i < ndim; i++)
+        if (a[i].start != b[i].start || a[i].select != b[i].select ||
+            (!a[i].select && (a[i].step != b[i].step || a[i].count != b[i].count)))
+            return false;
+    return true;
+}
+
+static bool same_target(const slc_plan *plan, const slc_plan *other, int ndim, const slc_target *a, const slc_target *b)
+{
+    slc_layout layout = *b->layout;
+    layout.mesh = a->layout->mesh;
+    if (a->pad != b->pad || strcmp(a->live, b->live) != 0 || !slc_layout_equal(a->layout, &layout) ||
+        slc_plan_mesh_index(plan, a->layout->mesh, true) != slc_plan_mesh_index(other, b->layout->mesh, true))
+        return false;
+    if (a->view.ndim != b->view.ndim || !same_ranges(ndim, a->source, b->source) ||
+        !same_ranges(a->view.ndim, a->view.range, b->view.range))
+        return false;
+    for (int i = 0, kept = 0; i < a->view.ndim; i++)
+        if (!a->view.range[i].select) {
+            if (a->view.order[kept] != b->view.order[kept])
+                return false;
+            kept++;
+        }
+    return true;
+}
+
+bool slc_plan_same_destination(const slc_plan *plan, const slc_plan *other, size_t index)
+{
+    const slc_param *a = slc_plan_at(plan, index), *b = slc_plan_at(other, index);
+    if (a == NULL || b == NULL || a->mode != b->mode || a->ntargets != b->ntargets || a->ncompanions != b->ncompanions)
+        return a == b;
+    for (size_t i = 0; i < a->ncompanions; i++)
+        if (a->companion[i] != b->companion[i])
+            return false;
+    for (size_t i = 0; i < a->ntargets; i++)
+        if (!same_target(plan, other, a->ndim, &a->target[i], &b->target[i]))
+            return false;
+    return a->mode != SLC_MODE_ALIAS || strcmp(a->alias_of, b->alias_of) == 0;
+}
+
 /* ---- as text ---- */
 
 static void describe_target(const slc_param *param, const slc_target *target, char *text, size_t size, size_t *used)

@@ -292,6 +292,39 @@ sluice_status slc_plan_add(slc_plan *plan, const slc_param *param, sluice_error 
     return SLUICE_OK;
 }
 
+/* The meshes of both sides, in their order; the source layouts are found by a mesh's index. */
+static sluice_status copy_into(const slc_plan *plan, slc_plan *copy, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    const slc_mesh *added;
+    for (int side = 0; side < 2; side++)
+        for (size_t i = 0; i < plan->mesh[side].count && status == SLUICE_OK; i++)
+            status = slc_plan_add_mesh(copy, plan->mesh[side].item[i], &added, error);
+    for (size_t i = 0; i < plan->count && status == SLUICE_OK; i++) {
+        slc_param param = plan->param[i];
+        slc_layout source = *param.source;
+        source.mesh = slc_plan_mesh_at(copy, false, slc_plan_mesh_index(plan, source.mesh, false));
+        param.source = &source;
+        status = slc_plan_add(copy, &param, error);
+    }
+    return status;
+}
+
+sluice_status slc_plan_copy(const slc_plan *plan, slc_plan **copy, sluice_error *error)
+{
+    *copy = NULL;
+    slc_plan *made = slc_plan_create(plan->trainers, plan->workers);
+    if (made == NULL)
+        return slc_fail_memory(error, "init", "a plan", sizeof *made);
+    slc_plan_set_quantum(made, plan->quantum);
+    sluice_status status = copy_into(plan, made, error);
+    if (status == SLUICE_OK)
+        *copy = made;
+    else
+        slc_plan_destroy(made);
+    return status;
+}
+
 size_t slc_plan_count(const slc_plan *plan)
 {
     return plan->count;

@@ -90,6 +90,11 @@ int32_t slc_plan_trainers(const slc_plan *plan); /* how many there are */
 int32_t slc_plan_workers(const slc_plan *plan);  /* how many there are */
 
 /*
+ * A plan with the same meshes, parameters and quantum and without destinations. *copy is NULL on failure (NO_MEMORY).
+ */
+sluice_status slc_plan_copy(const slc_plan *plan, slc_plan **copy, sluice_error *error);
+
+/*
  * The bytes that are worth a transfer of their own, 1 MiB unless set: larger pieces may be cut so that several replicas
  * send, and about as many bytes of small ones go to one replica before the next one takes over. At least 1; the same on
  * all ranks.
@@ -147,6 +152,12 @@ sluice_status slc_plan_decode_destinations(slc_plan *plan, const void *data, siz
  * file under different paths. Wants a complete plan.
  */
 sluice_status slc_plan_digest_destinations(const slc_plan *plan, char digest[SLC_DIGEST_TEXT], sluice_error *error);
+
+/*
+ * Whether parameter `index` goes the same way in both plans, one of which may be a copy of the other, whatever the reasons
+ * and places; mode by mode, so that an alias and a skip differ. Nothing is allocated.
+ */
+bool slc_plan_same_destination(const slc_plan *plan, const slc_plan *other, size_t index);
 
 /* One parameter's destination as a line of text, for messages that set two side by side; describe adds reason and place. */
 void slc_plan_destination_text(const slc_plan *plan, size_t index, char *text, size_t size);

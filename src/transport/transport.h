@@ -3,6 +3,9 @@
  * it knows no rules, no JSON and no control connection: the engine carries its cards, and `watch` ends its waits.
  *
  * Life, on every rank:  open, card, connect, { begin, run ..., end } ..., close.  abort may come at any point after open.
+ *
+ * While rules are reloaded a rank has two of them, over the same memory: one in use, between batches, and the next one up to
+ * connect. Then one of the two is closed, on each rank in its own time, and the other goes on.
  */
 #ifndef SLC_TRANSPORT_TRANSPORT_H
 #define SLC_TRANSPORT_TRANSPORT_H
