@@ -157,7 +157,8 @@ describe("a reload of rules", function()
          after = function(rank)
             return rank == 3 and "return {\n" or "return {\n   rules = { rule }\n"
          end,
-         text = "destination: refused: rank 2: PATH:3: '}' expected (to close '{' at line 1) near '<eof>'; rank 3: PATH:2: unexpected symbol near '<eof>'",
+         text = "destination: refused: rank 2: PATH:3: '}' expected (to close '{' at line 1) near '<eof>'; "
+            .. "rank 3: PATH:2: unexpected symbol near '<eof>'",
       },
       {
          name = "that are not there",
