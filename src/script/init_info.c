@@ -10,7 +10,6 @@
 
 #include <string.h>
 
-static const double LARGEST = 9007199254740992.0; /* that a double counts up to, one by one */
 static const size_t LONGEST = (size_t)256 << 20;
 
 typedef struct builder {
@@ -110,8 +109,6 @@ static slc_placement read_placement(lua_State *L, int index)
         lua_rawgeti(L, index, i + 1);
         value[i] = slc_lua_integer(L, -1, LOW[i], HIGH[i]);
         lua_pop(L, 1);
-        if (!(value[i] >= -1 && value[i] <= (i == 4 ? LARGEST : INT32_MAX)))
-            luaL_error(L, "not a placement");
     }
     slc_placement placement = { .kind = value[1] < 0 ? SLC_PIN : SLC_SHARD, .axis = (int)value[0] };
     if (placement.kind == SLC_PIN) {
