@@ -282,8 +282,8 @@ SLUICE_API sluice_status sluice_plan_json(const sluice_engine *engine, bool full
  * this init.
  *
  * The new plan is made beside the old one, with its roads and staging, and tried; the old one is used until every rank is
- * connected. So for the length of the call a rank holds both: two plans and programs, a worker two Lua states (while rules
- * run) and two sets of staging slots, and the roads to its peers twice; live tensors and sources are there once.
+ * connected. So for the length of the call a rank holds both: two plans and programs, a worker two Lua states and two
+ * sets of staging slots, and the roads to its peers twice; live tensors and sources are there once.
  *
  * OK: the next update moves by the new rules. Source plan, source_digest and version are what they were, a state that is
  * dirty stays so, one that is not stays so, too; registered sources stay, also those that now go nowhere.

@@ -73,6 +73,7 @@ describe("a reload of rules", function()
             -- What a trainer gives is ignored.
             self:reload(rank < 2 and "no such family" or path)
             local version, modes = self:version(), {self:plan().direct.parameters, self:plan().full.parameters}
+            local why = self:explain("b.bias").parameter
             moved[2] = move(self, rank, store, 2, "live")
             self:reload(nil)
             moved[3] = move(self, rank, store, 3, "loaded")
@@ -82,7 +83,8 @@ describe("a reload of rules", function()
                   log[#log + 1] = line:gsub("; .*", "")
                end
             end
-            return {moved = moved, version = version, modes = modes, log = log, state = self:state()}
+            return {moved = moved, version = version, modes = modes, log = log, state = self:state(),
+               why = why.mode .. " by " .. why.where:gsub("^/tmp/lua_[%w]+", "PATH")}
          end, {road = road, log = lines})
          each(results, function(result)
             assert.is_nil(result.raised)
@@ -90,6 +92,7 @@ describe("a reload of rules", function()
             assert.same({2, 0}, result.modes)
             assert.equal("update-1", result.version)
             assert.equal("ready", result.state)
+            assert.equal("direct by PATH:1", result.why)
             assert.same({
                "2 reload: 1 of 2 destinations differ: 2 direct (1 before), 0 full (1), 0 alias (0), 0 skipped (0)",
                "2 reload: 1 of 2 destinations differ: 1 direct (2 before), 1 full (0), 0 alias (0), 0 skipped (0)",
@@ -191,6 +194,7 @@ describe("a reload of rules", function()
       },
    }
    for _, case in ipairs(REFUSALS) do
+      local lines = {}
       it("to rules " .. case.name .. " is refused on every rank alike, and the old plan goes on #5.4", function()
          local before, after = case.before and file(case.before), {}
          for rank = 2, 3 do
@@ -211,12 +215,14 @@ describe("a reload of rules", function()
             local moved, plan = {move(self, rank, store, 1, b)}, plan_of(self)
             local err = host.refused(self.reload, self, after[rank])
             local kept = {state = self:state(), version = self:version(), plan = plan_of(self)}
+            local logged = lines[#lines]
             moved[2] = move(self, rank, store, 2, b)
-            return {moved = moved, text = err.text, kept = kept, plan = plan}
-         end, {rules = before, no_load_weights = case.load_weights == false})
+            return {moved = moved, text = err.text, kept = kept, plan = plan, logged = logged}
+         end, {rules = before, no_load_weights = case.load_weights == false, log = lines})
          each(results, function(result)
             assert.is_nil(result.raised)
             assert.equal(case.text, (result.text:gsub("/tmp/lua_[%w]+", "PATH"):gsub("%(%d+ bytes%)", "(SOME bytes)")))
+            assert.equal("1 reload: the old rules stay: " .. result.text, result.logged)
             assert.equal("ready", result.kept.state)
             assert.equal("update-1", result.kept.version)
             assert.same(result.plan, result.kept.plan)
@@ -274,6 +280,25 @@ describe("a reload of rules", function()
          assert.is_nil(result.raised)
          assert.equal('destination: ranks are in different rounds: ranks 0, 2, 3: "destination"; rank 1: "update"', result.text, rank)
          assert.equal("good", result.moved)
+      end)
+   end)
+
+   it("that a host cancels leaves all failed", function()
+      local lines = {}
+      local results = run(function(self, rank, port, store)
+         self:init(init_info(port))
+         local moved = move(self, rank, store, 1, "loaded")
+         setmetatable(lines, {__newindex = function(log, i, text)
+            rawset(log, i, text)
+            if rank == 2 and text == "3 reload: round 3, data plane" then
+               C.sluice_cancel(self.engine)
+            end
+         end})
+         local err = host.refused(self.reload, self)
+         return {moved = moved, status = err.status, state = self:state(), version = self:version()}
+      end, {log = lines})
+      each(results, function(result)
+         assert.same({moved = "good", status = "cancelled", state = "failed", version = "update-1"}, result)
       end)
    end)
 
