@@ -124,6 +124,26 @@ describe("a reload of rules", function()
       end)
    end)
 
+   it("leaves dirty what is dirty: the next update must be a whole one still", function()
+      local path = file(DIRECT)
+      local results = run(function(self, rank, port, store)
+         self:init(init_info(port))
+         self:start()
+         self:update(BOTH)
+         self:abort()
+         self:shutdown()
+         self:init(init_info(port))
+         local before = host.refused(self.start, self, true).text
+         self:reload(path)
+         local seen = {self:version(), before == host.refused(self.start, self, true).text, move(self, rank, store, 1, "live"), self:version()}
+         self:start(true)
+         return seen
+      end)
+      each(results, function(result)
+         assert.same({"dirty", true, "good", "update-1"}, result)
+      end)
+   end)
+
    it("keeps a source that goes nowhere for the rules under which it goes again, also a new one", function()
       local skip, direct = file(SKIP_B), file(DIRECT)
       local results = run(function(self, rank, port, store)
