@@ -13,6 +13,7 @@
 #define SPEC_SUPPORT_FAULTS_H
 
 #include "sluice.h"
+#include "transport/nccl/plugin.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -52,7 +53,7 @@ typedef struct case_plan {
     double beat, deadline; /* of every wait; `connect` where the phase is that */
     double connect, delay; /* delay: of FAULT_DELAY; FAULT_LATE takes twice its deadline */
     double phase_deadline; /* 0, or that of agree, update and finish */
-    const char *road;      /* NULL: sources lie in mapped memory */
+    const char *road;      /* NULL: sources lie in mapped memory; "gpu": transport nccl, all tensors on GPUs */
     bool secure, smaller;  /* smaller: the second world has no victim */
 } case_plan;
 
@@ -100,9 +101,15 @@ void injure(case_board *shared, int rank);
 
 /* ---- faults_model.c ---- */
 
+typedef enum model_memory { MEMORY_OWN, MEMORY_MAPPED, MEMORY_GPU } model_memory;
+
 typedef struct model {
     int rank, trainers, workers;
     float *shard[2 * BATCHES]; /* trainer: sources; worker: live tensors, and what load_weights brought */
+    void *there[2 * BATCHES];  /* on the GPU, where tensors lie there; shard is then a copy of it */
+    model_memory memory;
+    const slc_gpu_ops *gpus;
+    slc_gpu *gpu;
 } model;
 
 /* *info is released with sluice_free. `swapped`: the first two parameters in the other order. */
@@ -110,10 +117,12 @@ sluice_status model_info(const char *address, uint16_t port, int trainers, int w
 const char *model_name(int index); /* m0.a.weight (direct), m0.b.bias (full), m1.a.weight, ... */
 int model_index(const char *name);
 /* Memory, values of update `number` and registrations; `bare`: the first live tensor has no loader, so it goes full. */
-sluice_status model_own(model *own, sluice_engine *engine, bool mapped, bool bare, int number, sluice_error *error);
-void model_free(model *own, sluice_engine *engine, bool mapped);
+sluice_status model_own(model *own, sluice_engine *engine, bool bare, int number, sluice_error *error);
+void model_free(model *own, sluice_engine *engine);
 void model_forget_values(model *own); /* a worker's, before an update */
-bool model_holds(const model *own, int number, char *why, size_t size);
+bool model_holds(model *own, int number, char *why, size_t size);
+/* What load_weights got. */
+sluice_status model_load(model *own, const sluice_tensor *tensor, sluice_error *error);
 
 /* ---- faults_rank.c ---- */
 

@@ -55,7 +55,7 @@ static sluice_status init_once(int rank, sluice_engine **engine, model *own, slu
     sluice_status status = sluice_engine_create(&options, engine, error);
     *own = (model){ .rank = rank, .trainers = trainers, .workers = all->ranks - trainers };
     if (status == SLUICE_OK)
-        status = model_own(own, *engine, false, false, 1, error);
+        status = model_own(own, *engine, false, 1, error);
     if (status == SLUICE_OK)
         status = model_info("127.0.0.1", all->port, own->trainers, own->workers, false, &info, error);
     if (rank == all->ranks - 1)
@@ -81,7 +81,7 @@ static _Noreturn void join_crowd(int rank)
     while (atomic_load(&all->ready) + atomic_load(&all->failed) < all->ranks)
         usleep(1000);
     sluice_shutdown(engine, NULL);
-    model_free(&own, engine, false);
+    model_free(&own, engine);
     sluice_engine_destroy(engine);
     exit(status == SLUICE_OK ? 0 : 1);
 }

@@ -168,14 +168,26 @@ static sluice_status load_weights(void *user, sluice_weights *weights, sluice_er
     const sluice_tensor *tensor;
     sluice_status status;
     while ((status = sluice_weights_next(weights, &tensor, error)) == SLUICE_OK && tensor != NULL) {
-        memcpy(me.model.shard[model_index(tensor->name)], tensor->data, tensor->bytes);
-        if ((status = in_load(error)) != SLUICE_OK)
+        status = model_load(&me.model, tensor, error);
+        if (status == SLUICE_OK)
+            status = in_load(error);
+        if (status != SLUICE_OK)
             break;
     }
     return status;
 }
 
 /* ---- a life ---- */
+
+static bool on_gpu(void)
+{
+    return me.board->plan.road != NULL && strcmp(me.board->plan.road, "gpu") == 0;
+}
+
+static model_memory memory(void)
+{
+    return on_gpu() ? MEMORY_GPU : me.board->plan.road == NULL ? MEMORY_MAPPED : MEMORY_OWN;
+}
 
 static sluice_status create(int trainers, sluice_error *error)
 {
@@ -188,7 +200,12 @@ static sluice_status create(int trainers, sluice_error *error)
     options.timeouts = (sluice_timeouts){ .connect = me.first_life && plan->phase == PHASE_CONNECT ? plan->connect : 0,
                                           .agree = phase_deadline, .update = phase_deadline, .finish = phase_deadline };
     options.beat_s = plan->beat;
-    options.road = differs(PHASE_ROUND_3) ? (plan->road != NULL && strcmp(plan->road, "pull") == 0 ? "ring" : "pull") : plan->road;
+    options.transport = on_gpu() ? "nccl" : "host";
+    options.road = on_gpu() ? NULL : plan->road;
+    if (differs(PHASE_ROUND_3)) /* of the ranks on GPUs one has its tensors there, and moves by the host's transport */
+        options.road = plan->road != NULL && strcmp(plan->road, "pull") == 0 ? "ring" : "pull";
+    if (differs(PHASE_ROUND_3) && on_gpu())
+        options.transport = "host";
     options.callbacks.log = hear;
     options.callbacks.progress = see_progress;
     if (me.model.rank >= trainers) {
@@ -297,10 +314,10 @@ static void first_life(void)
     int workers = differs(PHASE_CONNECT) ? WORKERS + 1 : WORKERS;
     if (plan->fault == FAULT_RELAY && (plan->victim == 0 ? me.rank != 0 : me.victim))
         port = board->victims_port;
-    me.model = (model){ .rank = me.rank, .trainers = TRAINERS, .workers = workers };
+    me.model = (model){ .rank = me.rank, .trainers = TRAINERS, .workers = workers, .memory = memory() };
     sluice_status status = create(TRAINERS, &error);
     if (status == SLUICE_OK)
-        status = model_own(&me.model, me.engine, plan->road == NULL, differs(PHASE_ROUND_2), 1, &error);
+        status = model_own(&me.model, me.engine, differs(PHASE_ROUND_2), 1, &error);
     if (status == SLUICE_OK)
         status = model_info(board->address, port, TRAINERS, workers, differs(PHASE_ROUND_1), &info, &error);
     take_stock(0);
@@ -349,14 +366,13 @@ static void second_life(void)
     bool was_bare = differs(PHASE_ROUND_2) || differs(PHASE_CONNECT) || differs(PHASE_ROUND_3);
     me.first_life = false;
     sluice_status status = SLUICE_OK;
-    bool mapped = board->plan.road == NULL;
     bool other = me.engine == NULL || rank != me.model.rank || board->plan.phase_deadline > 0 || board->plan.phase == PHASE_CONNECT
                  || was_bare;
     if (me.engine != NULL) { /* what was registered stays only where the world is the same */
         if (other || board->plan.smaller)
             status = sluice_forget(me.engine, &error);
         if (other || board->plan.smaller)
-            model_free(&me.model, me.engine, mapped);
+            model_free(&me.model, me.engine);
     }
     bool registers = other || board->plan.smaller;
     if (other) {
@@ -364,11 +380,11 @@ static void second_life(void)
         me.engine = NULL;
     }
     if (registers)
-        me.model = (model){ .rank = rank, .trainers = trainers, .workers = workers };
+        me.model = (model){ .rank = rank, .trainers = trainers, .workers = workers, .memory = memory() };
     if (status == SLUICE_OK && other)
         status = create(trainers, &error);
     if (status == SLUICE_OK && registers)
-        status = model_own(&me.model, me.engine, mapped, false, 1, &error);
+        status = model_own(&me.model, me.engine, false, 1, &error);
     if (status == SLUICE_OK)
         status = model_info("127.0.0.1", board->port_again, trainers, workers, false, &info, &error);
     if (status == SLUICE_OK)
@@ -382,13 +398,18 @@ static void second_life(void)
 
 static void end_life(void)
 {
+    /* Tensors on a GPU have descriptors and a thread of their own: counted at first, save in a fresh process. */
+    bool counts_tensors = on_gpu() && me.seat != &me.board->seat[RANKS];
     if (me.engine != NULL) {
         sluice_shutdown(me.engine, NULL);
-        model_free(&me.model, me.engine, me.board->plan.road == NULL);
+        if (counts_tensors)
+            take_stock(2);
+        model_free(&me.model, me.engine);
     }
     sluice_engine_destroy(me.engine);
     me.engine = NULL;
-    take_stock(2);
+    if (!counts_tensors)
+        take_stock(2);
     atomic_store(&me.seat->finished, 1);
     exit(0);
 }
