@@ -38,10 +38,12 @@ function wanted.impossible(phase, fault, victim)
 end
 
 --- What the other ranks must come to: "named" (an error that names the victim), "ok", "either" (the same for all of them),
--- "ended" (in whatever way); and whether the deadline may be what ends their wait.
+-- "each" (either, each for itself), "ended" (in whatever way); and whether the deadline may be what ends their wait.
 function wanted.outcome(phase, fault, victim, key)
    if phase == "connect" and key and (fault == "truncated" or fault == "garbage") then
       return "ended", true -- a damaged record, perhaps of a handshake: nobody can tell whose fault that is
+   elseif phase == "shutdown" and victim == 0 and (fault == "blackhole" or fault == "netns") then
+      return "each" -- rank 0 has heard that the update ended well, and perhaps that did not reach the others any more
    elseif phase == "shutdown" or fault == "delay" then
       return "ok"
    elseif phase ~= "connect" then

@@ -86,7 +86,8 @@ struct slc_transport {
     uint32_t *slot;      /* by rank on the other side: index in peer, or UINT32_MAX */
     CUdeviceptr words;   /* trainer: opened, one a peer; worker: done and staged, two a peer */
     CUstream stream;     /* worker: clears padding and waits for `done` */
-    CUstream rescue;     /* raises words that nobody else will, see abort */
+    CUstream rescue;     /* raises words that nobody else will, see abort; looks at words */
+    uint64_t *seen;      /* worker: room for its words */
 
     /* worker */
     slc_pieces pieces;

@@ -166,6 +166,19 @@ static sluice_status send_to(slc_transport *transport, slc_nccl_peer *peer, uint
     return status == SLUICE_OK ? launch(transport, peer, peer->word + WORD, peer->staged, error) : status;
 }
 
+/*
+ * A trainer is late for one worker because another one is: its wait ends a little before the workers' own, so that the
+ * worker that is to blame is named first.
+ */
+static slc_wait sooner(const slc_wait *wait)
+{
+    const double least = 0.5, part = 0.1;
+    double seconds = wait->deadline.seconds * part < least ? wait->deadline.seconds * part : least;
+    slc_wait own = *wait;
+    own.deadline.at_ns -= (int64_t)(seconds * 1e9);
+    return own;
+}
+
 sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error)
 {
     const void *source = transport->config.source[segment->param];
@@ -244,6 +257,43 @@ static sluice_status await_stream(slc_transport *transport, CUstream stream, con
     }
 }
 
+/*
+ * The first trainer whose word for this rank is not up, `which` of the two: who keeps the stream waiting. A look at the
+ * words themselves; where that fails, the first that takes part.
+ */
+static int32_t latest(slc_transport *transport, int which)
+{
+    uint64_t *words = transport->seen;
+    CUdeviceptr there = transport->words, here = (CUdeviceptr)(uintptr_t)words;
+    bool looked = transport->cuda.MemcpyAsync(here, there, transport->npeers * 2 * WORD, transport->rescue) == CUDA_SUCCESS &&
+                  transport->cuda.StreamSynchronize(transport->rescue) == CUDA_SUCCESS;
+    int32_t rank = -1;
+    for (size_t i = 0; i < transport->npeers; i++) {
+        const slc_nccl_peer *peer = &transport->peer[i];
+        if (!peer->active)
+            continue;
+        if (looked && words[2 * i + (size_t)which] < (which == 0 ? peer->batches : peer->staged))
+            return peer->rank;
+        if (rank < 0)
+            rank = peer->rank;
+    }
+    return rank;
+}
+
+/* Until this worker's stream has come to its end. A deadline that passes names who is late, not who was asked last. */
+static sluice_status await_words(slc_transport *transport, int which, slc_wait *wait, sluice_error *error)
+{
+    sluice_status status = await_stream(transport, transport->stream, "receiving from", -1, wait, error);
+    if (status != SLUICE_TIMEOUT)
+        return status;
+    int32_t rank = latest(transport, which);
+    slc_fail(error, SLUICE_TIMEOUT, wait->stage, "receiving from rank %" PRId32 " took longer than %g s", rank,
+             wait->deadline.seconds);
+    if (error != NULL)
+        error->rank = rank;
+    return SLUICE_TIMEOUT;
+}
+
 /* A full parameter: each trainer that holds a part is told the slot, and the call returns when all parts are there. */
 static sluice_status receive_staged(slc_transport *transport, const slc_segment *segment, uint64_t slot, slc_wait *wait,
                                     sluice_error *error)
@@ -263,8 +313,7 @@ static sluice_status receive_staged(slc_transport *transport, const slc_segment 
                                                                   peer->staged, CU_STREAM_WAIT_VALUE_GEQ),
                                 SLC_UPDATE, "waiting for a full parameter on the GPU", error);
     }
-    return status == SLUICE_OK && last >= 0 ? await_stream(transport, transport->stream, "receiving from", last, wait, error)
-                                            : status;
+    return status == SLUICE_OK && last >= 0 ? await_words(transport, 1, wait, error) : status;
 }
 
 sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait,
@@ -297,25 +346,22 @@ static sluice_status end_trainer(slc_transport *transport, slc_wait *wait, sluic
 
 static sluice_status end_worker(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
-    int32_t last = -1;
     for (size_t i = 0; i < transport->npeers; i++) {
         slc_nccl_peer *peer = &transport->peer[i];
         if (!peer->active)
             continue;
-        last = peer->rank;
-        sluice_status status = slc_nccl_check(transport,
-                                              transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer),
-                                                                                peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
-                                              SLC_UPDATE, "waiting for a trainer on the GPU", error);
-        if (status != SLUICE_OK)
-            return status;
+        CUresult result = transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer), peer->batches,
+                                                            CU_STREAM_WAIT_VALUE_GEQ);
+        if (result != CUDA_SUCCESS)
+            return slc_nccl_check(transport, result, SLC_UPDATE, "waiting for a trainer on the GPU", error);
     }
-    return await_stream(transport, transport->stream, "receiving from", last, wait, error);
+    return await_words(transport, 0, wait, error);
 }
 
 sluice_status slc_link_end(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
-    sluice_status status = transport->worker ? end_worker(transport, wait, error) : end_trainer(transport, wait, error);
+    slc_wait own = sooner(wait);
+    sluice_status status = transport->worker ? end_worker(transport, wait, error) : end_trainer(transport, &own, error);
     for (size_t i = 0; i < transport->npeers; i++)
         transport->peer[i].active = false;
     return status;

@@ -81,6 +81,7 @@ static void nccl_close(slc_transport *transport)
     slc_pieces_clear(&transport->pieces);
     slc_device_close(&transport->device);
     slc_cuda_close(&transport->cuda);
+    slc_release(transport->seen);
     slc_release(transport->slot);
     slc_release(transport->peer);
     slc_release(transport);
@@ -176,6 +177,9 @@ static sluice_status share_memory(slc_transport *transport, sluice_error *error)
 
 static sluice_status open_worker(slc_transport *transport, sluice_error *error)
 {
+    transport->seen = slc_allocate_zeroed(transport->npeers, 2 * sizeof *transport->seen);
+    if (transport->seen == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "a copy of the words", transport->npeers * 2 * sizeof *transport->seen);
     transport->mailbox_bytes = slc_host_pages(transport->npeers * sizeof *transport->mailbox);
     sluice_status status = slc_host_memfd("sluice-mailboxes", transport->mailbox_bytes, &transport->mailbox_fd, error);
     void *mailboxes = NULL;
