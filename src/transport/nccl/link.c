@@ -186,13 +186,14 @@ sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment
         return slc_fail(error, SLUICE_INVALID, SLC_UPDATE, "parameter %s has no source memory on this rank",
                         slc_plan_at(transport->config.plan, segment->param)->name);
     sluice_status status = SLUICE_OK;
+    slc_wait own = sooner(wait);
     int32_t last = -1;
     for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++) {
         if (segment->copy[i].peer == last)
             continue;
         last = segment->copy[i].peer;
         status =
-            send_to(transport, slc_nccl_peer_of(transport, last), segment->param, (CUdeviceptr)(uintptr_t)source, wait, error);
+            send_to(transport, slc_nccl_peer_of(transport, last), segment->param, (CUdeviceptr)(uintptr_t)source, &own, error);
     }
     return status;
 }
