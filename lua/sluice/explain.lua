@@ -251,6 +251,11 @@ function explain.open(view, context, options)
    state.trainers, state.workers, state.rank = view.world()
    state.context = context or { shapes = {}, live = {}, live_names = {} }
    state.context.plan, state.context.by_canonical = view, {}
+   local kept = state.context.kept
+   if kept then
+      state.params, state.number_of, state.uncovered = kept.params, kept.number_of, kept.uncovered
+      return state
+   end
    state.params = resolve.params(state.context)
    for i, param in ipairs(state.params) do
       state.number_of[param.name] = i
@@ -272,7 +277,9 @@ end
 -- @param context what resolve.resolve gave, or nil
 function explain.plan(view, question, context)
    local state = explain.open(view, context, question)
-   if context then
+   if context and context.kept then
+      return ask(state, question, context.kept.problem)
+   elseif context then
       local _, uncovered = view.check()
       state.uncovered = uncovered
    end

@@ -195,6 +195,7 @@ int slc_native_open(lua_State *L)
         { "run_rank", native_run_rank },
         { "plan", slc_native_plan },
         { "explain", slc_native_explain },
+        { "open", slc_native_plan_open },
         { NULL, NULL },
     };
     lua_newtable(L);

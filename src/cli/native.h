@@ -6,6 +6,7 @@
  *   line.c     report(descriptor)           the socket of whoever started this rank, with a pulse
  *   plan.c     plan(job)                    one rank's plan without any network
  *   explain.c  explain(job, question)       an answer about it
+ *   planned.c  open(job, name, text)        a plan that is kept, for many questions
  *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
  *   native.c   version seal checkpoint monotonic peak is_terminal columns kind
  */
@@ -25,6 +26,11 @@ int slc_native_fail_errno(lua_State *L, const char *what);    /* the same from e
 /* What the table lists of other files, as named above. */
 int slc_native_plan(lua_State *L);
 int slc_native_explain(lua_State *L);
+int slc_native_plan_open(lua_State *L);
 extern const luaL_Reg slc_native_process[];
+
+struct slc_plan;
+/* Pushes { { name, dtype, shape, bytes, source, mode, reason, where, destination, into }, ... } in transfer order. */
+void slc_native_push_params(lua_State *L, const struct slc_plan *plan);
 
 #endif

@@ -156,7 +156,10 @@ static void push_result(lua_State *L, const planning *p)
     lua_setfield(L, -2, "seconds");
 }
 
-/* plan(job, rank) -> totals, coverage, program, seconds. The job is a worker's; the program that of `rank`. */
+/*
+ * plan(job, rank, full) -> totals, coverage, program, seconds; full: every parameter, as `plan`. The job is a worker's; the
+ * program that of `rank`.
+ */
 int slc_native_plan(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
@@ -169,6 +172,10 @@ int slc_native_plan(lua_State *L)
     sluice_status status = make(&p, &job, rank, &error);
     if (status == SLUICE_OK)
         push_result(L, &p);
+    if (status == SLUICE_OK && lua_toboolean(L, 3)) {
+        slc_native_push_params(L, p.base.plan);
+        lua_setfield(L, -2, "plan");
+    }
     clear(&p);
     slc_job_clear(&job);
     return status == SLUICE_OK ? 1 : slc_native_fail(L, &error);

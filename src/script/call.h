@@ -1,6 +1,6 @@
 /*
  * call.h: inside the script layer, and for src/cli: the one protected call into Lua, how C functions that Lua calls raise
- * errors, and the budgets under which rule code runs. No other file calls lua_pcall or lua_cpcall.
+ * errors, and the budgets under which rule code runs. No file but call.c and guard.c calls lua_pcall or lua_cpcall.
  *
  * A state is used by one thread at a time. Every lua_* call that may allocate or raise happens inside slc_script_call, so
  * that there is always a protected frame above it.
@@ -44,6 +44,15 @@ void slc_lua_load(lua_State *L, const char *text, size_t length, const char *chu
 
 slc_script *slc_lua_script(lua_State *L); /* the script a state belongs to */
 
+/*
+ * From now on `stop` is asked every few thousand instructions of whatever runs in this state, but not of the caller's own code
+ * around a guarded call; where it says true, what runs ends (CANCELLED). NULL for none. `user` must outlive the state.
+ */
+typedef bool (*slc_lua_stop)(void *user);
+/* Sets that question. */
+void slc_script_watch(slc_script *script, slc_lua_stop stop, void *user);
+void slc_script_watch_alike(slc_script *script, const slc_script *other); /* the same question as the other's */
+
 /* Adds functions, ended by a NULL name, to the table on top; each has `context` as its upvalue. */
 void slc_lua_add(lua_State *L, const luaL_Reg *functions, void *context);
 
@@ -65,15 +74,24 @@ struct slc_script {
         char last[128];       /* of a line of rule code that began lately: all there is where no frame of it is left */
         int lines;            /* that are still looked at one by one for that */
     } budget;
+    struct {
+        slc_lua_stop stop;
+        void *user;
+    } watch;
     sluice_error raised; /* what slc_lua_raise carries over a Lua frame */
     char *host;          /* the host's description, JSON; NULL for none */
     size_t host_length;
 };
 
+/* Raises NO_MEMORY. */
+void slc_lua_fail_memory(lua_State *L) __attribute__((noreturn));
+/* Puts the watch's hook in place, or none; what was there before goes. */
+void slc_lua_set_watch(lua_State *L);
 /* Puts the module sluice.core (core.c) on the stack. */
 int slc_lua_open_core(lua_State *L);
-/* core.guard: see call.c. */
+/* core.guard and core.unguarded: see guard.c. */
 int slc_lua_guard(lua_State *L);
+int slc_lua_unguarded(lua_State *L);
 struct slc_layout;
 /*
  * Reads a layout's placements from a list of lists of five numbers: axis, dim or -1 for a pin, parts (or the pin's

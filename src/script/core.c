@@ -163,6 +163,7 @@ int slc_lua_open_core(lua_State *L)
         { "read_file", core_read_file },
         { "files", core_files },
         { "guard", slc_lua_guard },
+        { "unguarded", slc_lua_unguarded },
         { NULL, NULL },
     };
     luaL_newmetatable(L, BUFFER);

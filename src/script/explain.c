@@ -244,10 +244,14 @@ static void take_answer(lua_State *L, int count, void *context)
     e->answer = slc_duplicate(lua_tostring(L, 1));
     if (e->answer == NULL)
         slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for an answer");
+    if (count < 2)
+        return;
+    lua_pushvalue(L, 2);
+    e->resolver.resolution->context = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
 static sluice_status ask(slc_script *script, slc_plan *plan, slc_resolution *resolution, const slc_question *question,
-                         const char *function, char **json, sluice_error *error)
+                         const char *stage, const char *module, const char *function, char **json, sluice_error *error)
 {
     *json = NULL;
     slc_arena arena = { 0 };
@@ -261,7 +265,7 @@ static sluice_status ask(slc_script *script, slc_plan *plan, slc_resolution *res
     int32_t workers = slc_plan_workers(plan);
     e.row = (slc_mesh){ .name = "", .first = slc_plan_trainers(plan), .size = workers, .naxes = 1, .axis = { workers } };
     e.everyone = (slc_layout){ .mesh = &e.row };
-    sluice_status status = slc_script_call(script, STAGE, "sluice.explain", function, push_question, take_answer, &e, error);
+    sluice_status status = slc_script_call(script, stage, module, function, push_question, take_answer, &e, error);
     slc_piece_list_clear(&e.pieces);
     slc_release(e.schedule);
     slc_release(e.resolver.template);
@@ -276,12 +280,28 @@ sluice_status slc_explain(slc_script *script, slc_plan *plan, const slc_resoluti
                           char **json, sluice_error *error)
 {
     slc_resolution asked = *resolution; /* nothing is written to it: the plan has its destinations */
-    return ask(script, plan, &asked, question, "plan", json, error);
+    return ask(script, plan, &asked, question, STAGE, "sluice.explain", "plan", json, error);
 }
 
 sluice_status slc_explain_rules(slc_script *script, slc_plan *plan, const slc_question *question, char **json,
                                 sluice_error *error)
 {
     slc_resolution resolution = { 0 };
-    return ask(script, plan, &resolution, question, "rules", json, error);
+    return ask(script, plan, &resolution, question, STAGE, "sluice.explain", "rules", json, error);
+}
+
+sluice_status slc_audit(slc_script *script, slc_plan *plan, const slc_question *question, slc_resolution *resolution, char **json,
+                        sluice_error *error)
+{
+    *resolution = (slc_resolution){ 0 };
+    sluice_status status = ask(script, plan, resolution, question, "destination", "sluice.audit", "open", json, error);
+    resolution->unsourced = resolution->loaded = (slc_texts){ 0 }; /* they were of that call */
+    return status;
+}
+
+sluice_status slc_audit_rules(slc_script *script, slc_plan *plan, const slc_resolution *resolution, const slc_question *question,
+                              char **json, sluice_error *error)
+{
+    slc_resolution asked = *resolution;
+    return ask(script, plan, &asked, question, "destination", "sluice.audit", "rules", json, error);
 }

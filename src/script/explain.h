@@ -28,4 +28,16 @@ sluice_status slc_explain(slc_script *script, slc_plan *plan, const slc_resoluti
 sluice_status slc_explain_rules(slc_script *script, slc_plan *plan, const slc_question *question, char **json,
                                 sluice_error *error);
 
+/*
+ * The same without a question: fills in the destinations and keeps in *resolution what slc_explain and slc_audit_rules ask,
+ * for as long as the script. *json: `problem` (what a worker's init would refuse), `failed` and `problems` (of parameters:
+ * `number` from 1, `text`). question->name is not looked at.
+ */
+sluice_status slc_audit(slc_script *script, slc_plan *plan, const slc_question *question, slc_resolution *resolution, char **json,
+                        sluice_error *error);
+
+/* What each rule decides, and which do nothing, as lua/sluice/audit.lua says. `resolution` is that of slc_audit. */
+sluice_status slc_audit_rules(slc_script *script, slc_plan *plan, const slc_resolution *resolution, const slc_question *question,
+                              char **json, sluice_error *error);
+
 #endif

@@ -9,14 +9,6 @@ local PADDED = { zero = ", the rest of the view cleared", empty = ", cleared whe
 
 -- ---- pieces of text ----
 
-local function shape_text(shape)
-   local items = {}
-   for i, extent in ipairs(shape) do
-      items[i] = ("%.0f"):format(extent)
-   end
-   return "[" .. table.concat(items, ", ") .. "]"
-end
-
 local function box_text(box)
    if not box then
       return "-"
@@ -67,24 +59,6 @@ local function list_text(list, key, value, separator)
    return table.concat(items, ", ")
 end
 
--- Rows of texts as lines with aligned columns.
-local function columns(rows, indent)
-   local width, lines = {}, {}
-   for _, row in ipairs(rows) do
-      for i, text in ipairs(row) do
-         width[i] = math.max(width[i] or 0, #text)
-      end
-   end
-   for k, row in ipairs(rows) do
-      local cells = {}
-      for i, text in ipairs(row) do
-         cells[i] = i == #row and text or text .. (" "):rep(width[i] - #text)
-      end
-      lines[k] = indent .. table.concat(cells, "  "):gsub("%s+$", "")
-   end
-   return lines
-end
-
 local function add(lines, text, ...)
    lines[#lines + 1] = select("#", ...) > 0 and text:format(...) or text
 end
@@ -120,7 +94,7 @@ local function add_rules(lines, rules)
       rows[#rows + 1] = { ("%d"):format(matched.number), matched.pattern, matched.where,
                           matched.captures[1] and "yes: " .. list_text(matched.captures, "name", "text", " = ") or "yes" }
    end
-   add_all(lines, columns(rows, "   "))
+   add_all(lines, units.columns(rows, "   "))
    local passed = rules.tried - (matched and 1 or 0)
    if passed > #rules.passed then
       add(lines, "   (the nearest %d of %d that did not match; --all shows them)", #rules.passed, passed)
@@ -141,7 +115,7 @@ local function add_workers(lines, target, name)
       rows[#rows + 1] = row
    end
    if rows[2] then
-      add_all(lines, columns(rows, "   "))
+      add_all(lines, units.columns(rows, "   "))
    end
    more(lines, #target.workers, target.groups, "groups of ranks")
    if target.without[1] then
@@ -185,7 +159,7 @@ end
 
 local function parameter_lines(answer)
    local lines = { ("parameter %s"):format(answer.name) }
-   add(lines, "         %s %s, %s, %s", answer.dtype, shape_text(answer.shape), units.bytes(answer.bytes),
+   add(lines, "         %s %s, %s, %s", answer.dtype, units.shape(answer.shape), units.bytes(answer.bytes),
       (layout_text(answer.source_layout, "whole on each trainer"):gsub("^cut", "trainers cut it")))
    for _, step in ipairs(answer.renames or {}) do
       add(lines, "renamed  %s", rename_text(step))
@@ -245,7 +219,7 @@ local function live_lines(answer, rank)
                ("         worker rank %d has none; rules put %s there on ranks %s"):format(rank, answer.named_by, runs_text(answer.elsewhere)) }
    end
    local lines = { ("live tensor %s of worker rank %d"):format(answer.name, rank) }
-   add(lines, "         %s %s, %s: %s written, %s cleared, %s not written in place", answer.dtype, shape_text(answer.shape),
+   add(lines, "         %s %s, %s: %s written, %s cleared, %s not written in place", answer.dtype, units.shape(answer.shape),
       units.bytes(answer.bytes), units.bytes(answer.written_bytes), units.bytes(answer.cleared_bytes), units.bytes(answer.unwritten_bytes))
    local rows = { { "live elements", "bytes", "parameter", "its elements", "rule" } }
    for _, write in ipairs(answer.writes) do
@@ -256,7 +230,7 @@ local function live_lines(answer, rank)
       end
    end
    if rows[2] then
-      add_all(lines, columns(rows, "   "))
+      add_all(lines, units.columns(rows, "   "))
    end
    more(lines, #answer.writes, answer.writes_in_all, "writes")
    add_cleared(lines, answer.writes)
@@ -273,7 +247,7 @@ local function match_lines(matches)
       rows[i] = { item.name, item.problem and "mistake" or item.mode, to, item.where or "" }
    end
    add(lines, "%s", units.count(matches.parameters_in_all, "parameter"))
-   add_all(lines, columns(rows, "   "))
+   add_all(lines, units.columns(rows, "   "))
    more(lines, #matches.parameters, matches.parameters_in_all, "parameters")
    add(lines, "%s of the worker", units.count(matches.live_in_all, "live tensor"))
    for _, name in ipairs(matches.live) do
@@ -289,14 +263,14 @@ local function summary_lines(answer)
       rows[i] = { units.count(group.parameters, "parameter"), units.bytes(group.bytes), group.reason, group.where, "first " .. group.first }
    end
    add(lines, rows[1] and "full, and why:" or "no parameter is full")
-   add_all(lines, columns(rows, "   "))
+   add_all(lines, units.columns(rows, "   "))
    rows = {}
    for i, live in ipairs(answer.uncovered) do
       rows[i] = { live.name, units.bytes(live.bytes) }
    end
    add(lines, rows[1] and ("live tensors of worker rank %d with bytes that nothing writes in place:"):format(answer.rank)
       or ("every byte of worker rank %d is written in place"):format(answer.rank))
-   add_all(lines, columns(rows, "   "))
+   add_all(lines, units.columns(rows, "   "))
    return lines
 end
 

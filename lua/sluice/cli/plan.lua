@@ -8,7 +8,9 @@ local world = require "sluice.cli.world"
 
 local plan = {
    name = "plan", summary = "Plans a deployment for one rank, without moving anything.",
-   example = "sluice plan examples/deployments/llama3-8b.lua --rank 4",
+   example = "sluice plan examples/deployments/llama3-8b.lua --rank 4\n"
+      .. "   sluice plan examples/deployments/llama3-8b.lua --full --json > plan.json    (which sluice diff reads)\n\n"
+      .. "lua/PLAN.md says what --json holds.",
 }
 
 local steps = { "init_info", "live", "resolve", "check", "compile" }
@@ -16,6 +18,7 @@ local steps = { "init_info", "live", "resolve", "check", "compile" }
 function plan.configure(parser)
    world.configure(parser)
    world.rank_option(parser, "World rank to plan for; trainers come first. The first worker when not given.")
+   parser:flag("--full", "List every parameter with its destination.")
 end
 
 local function mode_line(mode, totals)
@@ -44,6 +47,10 @@ local function write(result)
    lines[#lines + 1] = ("seconds %.3f of planning (%s), %.3f to describe the model"):format(result.seconds.planning,
       table.concat(parts, ", "), result.seconds.describe)
    lines[#lines + 1] = ("memory  %s at most"):format(units.bytes(result.peak_bytes))
+   for i, param in ipairs(result.plan or {}) do
+      lines[#lines + 1] = (i == 1 and "\n" or "") .. ("%s %s %s: %s (%s)"):format(param.name, param.dtype, units.shape(param.shape),
+         param.destination, param.where or "")
+   end
    io.stdout:write(table.concat(lines, "\n"), "\n")
 end
 
@@ -51,15 +58,20 @@ local function mark_lists(result)
    json.list(result.coverage.uncovered)
    json.list(result.coverage.unsourced)
    json.list(result.aliases)
+   for _, param in ipairs(result.plan or {}) do
+      json.list(param.shape)
+      json.list(param.into)
+   end
 end
 
 --- The plan of one rank, as `sluice plan --json` prints it.
 -- @param here the world
 -- @param rank the world rank
 -- @param init_info the sealed init info
-function plan.make(here, rank, init_info)
+-- @param[opt] full whether every parameter is listed, as `plan`
+function plan.make(here, rank, init_info, full)
    local worker = math.max(rank, here.trainers)
-   local result = fault.check(native.plan(here:job(worker, init_info), rank))
+   local result = fault.check(native.plan(here:job(worker, init_info), rank, full))
    mark_lists(result)
    result.rank, result.role, result.model = rank, here:role(rank), here.title
    result.trainers, result.workers, result.transport = here.trainers, here.workers, here.deployment.transport
@@ -75,7 +87,7 @@ function plan.run(args)
       fault.wrong("plan: --rank %d must be below the world size %d", rank, here.size)
    end
    -- Nobody meets anybody: any address will do.
-   local result = plan.make(here, rank, here:init_info("127.0.0.1", 1))
+   local result = plan.make(here, rank, here:init_info("127.0.0.1", 1), args.full)
    if args.json then
       io.stdout:write(json.encode(result), "\n")
    else

@@ -29,4 +29,33 @@ function units.count(count, noun)
    return ("%d %s%s"):format(count, noun, count == 1 and "" or "s")
 end
 
+--- "[4096, 128]"
+function units.shape(shape)
+   local items = {}
+   for i, extent in ipairs(shape) do
+      items[i] = ("%.0f"):format(extent)
+   end
+   return "[" .. table.concat(items, ", ") .. "]"
+end
+
+--- Rows of texts as lines with aligned columns.
+-- @param rows a list of lists
+-- @param indent what each line begins with
+function units.columns(rows, indent)
+   local width, lines = {}, {}
+   for _, row in ipairs(rows) do
+      for i, text in ipairs(row) do
+         width[i] = math.max(width[i] or 0, #text)
+      end
+   end
+   for k, row in ipairs(rows) do
+      local cells = {}
+      for i, text in ipairs(row) do
+         cells[i] = i == #row and text or text .. (" "):rep(width[i] - #text)
+      end
+      lines[k] = indent .. table.concat(cells, "  "):gsub("%s+$", "")
+   end
+   return lines
+end
+
 return units

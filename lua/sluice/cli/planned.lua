@@ -1,0 +1,131 @@
+--- A plan that is kept for many questions: the Lua side of native.open.
+
+local core = require "sluice.core"
+local diff = require "sluice.diff"
+local fault = require "sluice.cli.fault"
+local json = require "sluice.cli.json"
+local native = require "sluice.native"
+
+local planned = {}
+planned.__index = planned
+
+local UNDECIDED = "not decided: "
+
+local function decoded(text)
+   local value, problem = core.json(text)
+   if value == nil then
+      fault.raise(1, "plan: %s", problem)
+   end
+   return value
+end
+
+--- Plans a source for one worker; a mistake in its rules is part of the plan (`problem`). Ends the command where no plan can be
+-- made: a rule file that does not load.
+-- @param source of sluice.cli.source
+-- @param rank the worker's rank
+-- @param[opt] overlay { name =, text = } a rule file that need not be on disk, instead of the source's
+function planned.open(source, rank, overlay)
+   local job = source:job(rank)
+   if overlay then
+      job.rules = overlay.name
+   end
+   local handle, answer, status = native.open(job, overlay and overlay.name, overlay and overlay.text)
+   if not handle then
+      fault.check(nil, answer, status)
+   end
+   local said = decoded(answer)
+   return setmetatable({ handle = handle, source = source, rank = rank, problem = said.problem, failed = said.failed,
+                         problems = said.problems, title = source.title, trainers = source.trainers, workers = source.workers }, planned)
+end
+
+--- Every parameter in transfer order; those with mistakes have a `problem`.
+function planned:params()
+   if not self.list then
+      self.list = self.handle:params()
+      for _, item in ipairs(self.problems) do
+         self.list[item.number].problem = item.text
+      end
+   end
+   return self.list
+end
+
+--- Live tensors of this worker.
+function planned:live()
+   self.live_list = self.live_list or self.handle:live()
+   return self.live_list
+end
+
+--- How many ranks, and their meshes.
+function planned:topology()
+   return self.handle:topology()
+end
+
+--- Parameters and bytes by mode.
+function planned:totals()
+   return diff.totals(self:params())
+end
+
+--- The answer of sluice.explain, and its text.
+-- @param name of a parameter, a live tensor, a pattern, or ""
+-- @param[opt] options { all =, one_rank = }
+function planned:explain(name, options)
+   local question = { name = name, all = options and options.all, one_rank = options and options.one_rank }
+   local answer = decoded(fault.check(self.handle:explain(question)))
+   local param = answer.parameter
+   if param and param.problem and param.problem:sub(1, #UNDECIDED) == UNDECIDED then
+      question.afresh = true
+      answer = decoded(fault.check(self.handle:explain(question)))
+   end
+   return answer
+end
+
+--- What each rule decides: lua/sluice/audit.lua.
+function planned:rules()
+   self.audit = self.audit or decoded(fault.check(self.handle:rules()))
+   return self.audit
+end
+
+--- What a rank sends (a trainer) or receives (a worker).
+function planned:flow(rank)
+   return (fault.check(self.handle:flow(rank)))
+end
+
+--- As diff.compare takes it.
+function planned:side(title)
+   return { title = title or self.title, trainers = self.trainers, workers = self.workers, problem = self.problem, params = self:params() }
+end
+
+--- Frees it.
+function planned:close()
+   self.handle:close()
+end
+
+--- The plan that `sluice plan --json --full` wrote, as diff.compare takes it; nil where a text is none.
+-- @param text what a file holds
+function planned.saved(text, path)
+   if not text:find("^%s*{") or not text:find('"plan"', 1, true) then
+      return nil
+   end
+   local value = core.json(text)
+   if type(value) ~= "table" or type(value.plan) ~= "table" or type(value.trainers) ~= "number" then
+      return nil
+   end
+   for i, param in ipairs(value.plan) do
+      local good = type(param) == "table" and type(param.name) == "string" and type(param.bytes) == "number"
+         and type(param.destination) == "string" and diff.is_mode(param.mode)
+      if not good then
+         fault.wrong("%s: plan[%d] must have a name, bytes, a mode and a destination, as sluice plan --json --full writes them", path, i - 1)
+      end
+   end
+   return { title = path, trainers = value.trainers, workers = value.workers, params = value.plan }
+end
+
+--- Marks lists that may be empty, for json.encode.
+function planned.mark(comparison)
+   json.list(comparison.added)
+   json.list(comparison.removed)
+   json.list(comparison.changed)
+   return comparison
+end
+
+return planned

@@ -1,0 +1,226 @@
+--- What a plan is made of, as commands without ranks take it: a deployment, an init info with a host's description and a list of
+-- live tensors, or a checkpoint's list with both. Reads files; starts nothing.
+
+local cjson = require "cjson"
+local core = require "sluice.core"
+local native = require "sluice.native"
+local deployment = require "sluice.deployment"
+local fault = require "sluice.cli.fault"
+local mesh = require "sluice.models.mesh"
+local world = require "sluice.cli.world"
+
+local source = {}
+
+local LONGEST = 256 * 1024 * 1024
+local LONGEST_HOST = 1024 * 1024
+local MOST_RANKS = 2 ^ 31 - 1
+
+local Source = {}
+Source.__index = Source
+
+--- Adds --host and --live to a command's parser.
+function source.configure(parser)
+   parser:option("--host", "What the serving host says of itself (a JSON object), where no deployment says it."):argname("<host.json>")
+   parser:option("--live", "Live tensors of the worker, where no deployment says them: a JSON list of name, dtype, shape and "
+      .. "attributes, or a safetensors file."):argname("<live.json>")
+end
+
+local function decode(stage, path, longest)
+   local text = fault.read_file(stage, path, longest)
+   local value, problem = core.json(text)
+   if value == nil then
+      fault.wrong("%s: %s: %s", stage, path, problem)
+   end
+   return value, text
+end
+
+-- ---- lists of tensors ----
+
+local function tensor_of(stage, path, i, item)
+   local place = ("%s: %s: [%d]"):format(stage, path, i - 1)
+   if type(item) ~= "table" or type(item.name) ~= "string" or type(item.dtype) ~= "string" or type(item.shape) ~= "table" then
+      fault.wrong("%s must have a name, a dtype and a shape", place)
+   end
+   for _, extent in ipairs(item.shape) do
+      if type(extent) ~= "number" or extent < 0 or extent % 1 ~= 0 then
+         fault.wrong("%s.shape of %s must be a list of whole numbers", place, item.name)
+      end
+   end
+   local attributes = item.attributes
+   if attributes ~= nil and type(attributes) ~= "table" then
+      fault.wrong("%s.attributes of %s must be an object", place, item.name)
+   end
+   return { name = item.name, dtype = item.dtype, shape = item.shape,
+            attributes = attributes and next(attributes) and cjson.encode(attributes) or nil }
+end
+
+--- The tensors of a JSON list, or of a safetensors file, index or folder.
+function source.tensors(stage, path)
+   if native.kind(path) == "file" and fault.read_file(stage, path, LONGEST):find("^%s*%[") then
+      local list = decode(stage, path, LONGEST)
+      local tensors = {}
+      for i, item in ipairs(list) do
+         tensors[i] = tensor_of(stage, path, i, item)
+      end
+      return tensors
+   end
+   return fault.check(native.checkpoint(path))
+end
+
+-- ---- what has no deployment ----
+
+local function host_of(path)
+   if not path then
+      return {}, "{}"
+   end
+   local host, text = decode("host", path, LONGEST_HOST)
+   if type(host) ~= "table" or host[1] ~= nil then
+      fault.wrong("host: %s: it must hold a JSON object", path)
+   end
+   return host, text
+end
+
+local function whole(stage, info, key, low, high)
+   local value = info[key]
+   if type(value) ~= "number" or value % 1 ~= 0 or value < low or value > high then
+      fault.wrong("%s: %s (%s) must be a whole number from %d to %d", stage, key, tostring(value), low, high)
+   end
+   return value
+end
+
+local function checked_digest(text, sealed)
+   local told, computed = text:match('"source_digest"%s*:%s*"(%x+)"'), sealed:match('"source_digest"%s*:%s*"(%x+)"')
+   if told and told ~= computed then
+      fault.wrong("init: source_digest (%s) is not that of the parameters (%s)", told, computed)
+   end
+   return sealed
+end
+
+local function of_init_info(args, info, text)
+   local self = setmetatable({ kind = "init info", title = args.deployment:match("[^/]*$") }, Source)
+   self.trainers = whole("init", info, "rank_offset", 1, MOST_RANKS)
+   self.size = whole("init", info, "world_size", self.trainers + 1, MOST_RANKS)
+   self.workers = self.size - self.trainers
+   self.info = checked_digest(text, (fault.check(native.seal(text))))
+   self.host, self.host_text = host_of(args.host)
+   self.live = args.live and source.tensors("live", args.live) or {}
+   self.rules = args.rules
+   return self
+end
+
+-- tp=4,pp=2
+local function mesh_of(text)
+   local axes, ranks = {}, 1
+   for item in (text .. ","):gmatch("([^,]*),") do
+      local name, size = item:match("^([%a_][%w_]*)=(%d+)$")
+      size = tonumber(size)
+      if not size or size < 1 then
+         fault.wrong("--mesh (%s) must read axis=size,axis=size, outermost first, as pp=2,tp=4", text)
+      end
+      axes[#axes + 1], ranks = { name, size }, ranks * size
+   end
+   return axes, ranks
+end
+
+--- A checkpoint's tensors, whole on one trainer, for workers on a mesh.
+-- @param args checkpoint, mesh, host, live, rules
+function source.of_lists(args)
+   local self = setmetatable({ kind = "lists", title = args.checkpoint:match("[^/]+/*$"), trainers = 1 }, Source)
+   self.host, self.host_text = host_of(args.host)
+   local axes
+   axes, self.workers = mesh_of(args.mesh or ("tp=%d"):format(self.host.tensor_parallel_size or 1))
+   self.size = 1 + self.workers
+   local params = {}
+   for i, tensor in ipairs(source.tensors("checkpoint", args.checkpoint)) do
+      params[i] = { name = tensor.name, dtype_name = tensor.dtype, shape = tensor.shape, src_placements = cjson.null }
+   end
+   if not params[1] then
+      fault.wrong("checkpoint: %s has no tensor", args.checkpoint)
+   end
+   self.info = fault.check(native.seal(cjson.encode({
+      schema = "sluice/1", master_address = "127.0.0.1", master_port = 1, rank_offset = 1, world_size = self.size,
+      src_meshes = { { name = "trainer", axes = { { "dp", 1 } } } }, dst_meshes = { { name = "dense", axes = axes } }, params = params,
+   })))
+   self.live = source.tensors("live", args.live)
+   self.rules = args.rules
+   return self
+end
+
+--- What worker `rank` is to plan, as native.open takes it.
+function Source:job(rank)
+   return { rank = rank, trainers = self.trainers, workers = self.workers, live = self.live, init_info = self.info,
+            host = self.host_text, rules = self.rules, updates = 1, batches = 1, listen_fd = -1, key_fd = -1, staging_slots = 0 }
+end
+
+--- The ranks of workers whose live tensors differ.
+function Source:kinds_of_workers()
+   return { self.trainers }
+end
+
+-- ---- deployments ----
+
+local Deployed = {}
+Deployed.__index = Deployed
+
+function Deployed:job(rank)
+   -- Nobody meets anybody: any address will do.
+   self.info = self.info or self.world:init_info("127.0.0.1", 1)
+   local job = self.world:job(rank, self.info)
+   job.rules, job.params, job.checkpoint = self.rules, nil, nil -- plans look at neither contents nor values
+   for _, live in ipairs(job.live) do
+      live.contents, live.zero = nil, nil
+   end
+   return job
+end
+
+-- What a worker holds, as one text.
+local function holdings(description, worker)
+   local parts = {}
+   for i, live in ipairs(description.live(worker)) do
+      parts[i] = live.name .. live.dtype .. table.concat(live.shape, ",")
+   end
+   return table.concat(parts, "\n")
+end
+
+-- The first and the last of the workers with the same live tensors: shards at the end may be short.
+function Deployed:kinds_of_workers()
+   local first, last, order = {}, {}, {}
+   local part = self.world.deployment.worker
+   for worker = 0, self.workers - 1 do
+      -- Without experts of their own, replicas hold the same.
+      if part.expert_mesh or mesh.coordinate(part.mesh, worker, "dp") == 0 then
+         local key = holdings(self.world.description, worker)
+         order[#order + 1] = not first[key] and key or nil
+         first[key], last[key] = first[key] or worker, worker
+      end
+   end
+   local ranks = {}
+   for _, key in ipairs(order) do
+      ranks[#ranks + 1] = self.trainers + first[key]
+      ranks[#ranks + 1] = last[key] ~= first[key] and self.trainers + last[key] or nil
+   end
+   return ranks
+end
+
+--- The source of a world that was loaded or made.
+function source.of_world(here)
+   return setmetatable({ kind = "deployment", title = here.title, trainers = here.trainers, workers = here.workers, size = here.size,
+                         rules = here.deployment.rules, world = here, host = deployment.host(here.description, here.deployment) }, Deployed)
+end
+
+--- Reads what args name: a deployment, or an init info beside --host and --live.
+function source.load(args)
+   local text = fault.read_file("deployment", args.deployment, LONGEST)
+   if text:find("^%s*{") and text:find('"world_size"', 1, true) then
+      local info, problem = core.json(text)
+      if type(info) ~= "table" then
+         fault.wrong("init: %s: %s", args.deployment, problem or "it must hold a JSON object")
+      end
+      return of_init_info(args, info, text)
+   elseif args.host or args.live then
+      fault.wrong("%s is a deployment, which says what %s would", args.deployment, args.host and "--host" or "--live")
+   end
+   return source.of_world(world.load(args))
+end
+
+return source

@@ -1,0 +1,170 @@
+--- sluice diff and sluice check as programs: what they compare, what they find, exit codes.
+
+local cjson = require "cjson"
+local program = require "spec.cli.program"
+
+local function run(...)
+   local result = program.run({ ... })
+   assert.same({}, result.left)
+   return result
+end
+
+local function rules(text)
+   return program.file('return { extends = "llama", rules = {\n' .. text .. "\n} }\n", ".lua")
+end
+
+describe("sluice diff", function()
+   after_each(program.cleanup)
+
+   it("ends with 0 where two rule files place everything alike", function()
+      local result = run("diff", "llama", "mistral", "--deployment", program.deployment({ rules = "llama" }))
+      assert.equal("", result.err)
+      assert.equal(0, result.code)
+      assert.equal("a  llama: 3 trainers to 4 workers, direct 21 (404.10 KB)\nb  mistral: 3 trainers to 4 workers, direct 21 (404.10 KB)\n"
+         .. "they are the same\n", result.out)
+   end)
+
+   it("tells what became of a parameter, layers together", function()
+      local mine = rules('rule "model.layers.{l}.mlp.down_proj.weight" { full = "the host repacks it" },')
+      local result = run("diff", "llama", mine, "--deployment", program.deployment())
+      assert.equal(1, result.code)
+      assert.equal("1", tostring(select(2, result.out:gsub("\nchanged  ", ""))))
+      assert.truthy(result.out:find("\n2 changed, 0 only in a, 0 only in b\n"
+         .. "changed  model.layers.*.mlp.down_proj.weight, 2 parameters, 32.77 KB\n"
+         .. "         as model.layers.0.mlp.down_proj.weight\n         mode        direct\n           now       full\n", 1, true), result.out)
+      local json = program.json(run("diff", "llama", mine, "--deployment", program.deployment(), "--json"))
+      assert.is_false(json.same)
+      assert.equal("model.layers.1.mlp.down_proj.weight", json.changed[2].name)
+      assert.same({ what = "mode", from = "direct", to = "full" }, json.changed[1].changes[1])
+      assert.equal("the host repacks it", json.changed[1].changes[3].to)
+      assert.equal(19, json.b.totals.direct.parameters)
+   end)
+
+   it("tells what only one of two deployments has", function()
+      local tied = program.deployment({ rules = "llama", model = { family = "llama", config = { num_hidden_layers = 2, hidden_size = 64,
+         intermediate_size = 128, num_attention_heads = 8, num_key_value_heads = 4, vocab_size = 1000, tie_word_embeddings = true } } })
+      local json = program.json(run("diff", program.deployment({ rules = "llama" }), tied, "--json"))
+      assert.same({}, json.added)
+      assert.equal("lm_head.weight", json.removed[1].name)
+      assert.is_nil(json.removed[2])
+   end)
+
+   it("compares a saved plan with a deployment", function()
+      local deployment = program.deployment({ rules = "llama" })
+      local saved = program.file(run("plan", deployment, "--json", "--full").out, ".json")
+      local result = run("diff", saved, deployment)
+      assert.equal(0, result.code, result.err .. result.out)
+      result = run("diff", saved, deployment, "--set", "worker.mesh.2.2=1")
+      assert.equal(1, result.code)
+      assert.truthy(result.out:find("b  [^\n]*to 2 workers"), result.out)
+   end)
+
+   it("says under each side for what its plan is refused", function()
+      local mine = rules('rule "model.norm.weight" { into = "model.nrm.weight" },')
+      local json = program.json(run("diff", "llama", mine, "--deployment", program.deployment(), "--json"))
+      local text = mine .. ':2: rule "model.norm.weight": model.norm.weight goes into model.nrm.weight, which is no live tensor (did you mean '
+         .. "model.norm.weight?)"
+      assert.equal(text, json.b.problem)
+      assert.equal("unresolved", json.changed[1].mode)
+      assert.same({ what = "problem", to = text }, json.changed[1].changes[4])
+   end)
+
+   it("refuses what is none of these", function()
+      local result = run("diff", "a.lua", "b.lua")
+      assert.equal(2, result.code)
+      assert.equal("sluice: diff: a.lua: No such file or directory\n", result.err)
+      result = run("diff", "llama", "llama", "--deployment", program.deployment(), "--rank", "1")
+      assert.equal("sluice: diff: --rank 1 must be a worker's: 3 to 6\n", result.err)
+      local text = program.file('{"plan": [{"name": "a"}], "trainers": 1}')
+      result = run("diff", text, text)
+      assert.equal(2, result.code)
+      assert.equal("sluice: " .. text .. ": plan[0] must have a name, bytes, a mode and a destination, as sluice plan --json --full writes "
+         .. "them\n", result.err)
+   end)
+end)
+
+describe("sluice check", function()
+   after_each(program.cleanup)
+
+   it("finds a family good, and a file whose every rule decides something", function()
+      local result = run("check", "llama", "--deployment", program.deployment())
+      assert.equal(0, result.code, result.err)
+      assert.equal("good: sluice/rules/llama.lua of llama (custom): 21 direct (404.10 KB), 0 full (0 B), 0 alias, 0 skip\n",
+         result.out:match("[^\n]*\n$"):gsub("of .-:", "of llama (custom):"))
+      local mine = rules('rule "model.norm.weight" { full = "the host scales it" },')
+      result = run("check", mine, "--deployment", program.deployment())
+      assert.equal(0, result.code, result.out .. result.err)
+   end)
+
+   it("finds rules that match nothing and rules that another one shadows, and ends with 1", function()
+      local mine = rules('rule "model.norm.weight" { full = "a" },\nrule "model.nrm.weight" { full = "b" },\n'
+         .. 'rule "**.norm.weight" { full = "c" },\nrule "*.norm.weight" { full = "d" },')
+      local result = run("check", mine, "--deployment", program.deployment())
+      assert.equal(1, result.code)
+      assert.truthy(result.out:find(mine .. ':3: rule "model.nrm.weight" matches nothing\n', 1, true), result.out)
+      for _, rule in ipairs({ '4: rule "**.norm.weight"', '5: rule "*.norm.weight"' }) do
+         assert.truthy(result.out:find(mine .. ":" .. rule .. ' decides nothing: rule "model.norm.weight" (' .. mine
+            .. ":2) takes model.norm.weight before it\n", 1, true), result.out)
+      end
+      assert.equal(0, run("check", mine, "--idle", "--deployment", program.deployment()).code)
+      local json = program.json(run("check", mine, "--deployment", program.deployment(), "--json"))
+      assert.is_false(json.good)
+      assert.same({}, json.problems)
+      assert.equal(3, #json.idle)
+      assert.equal("model.norm.weight", json.idle[2].shadow.name)
+   end)
+
+   it("tells every mistake of the rules, each once, and the worker that refuses", function()
+      local mine = rules('rule "model.norm.weight" { into = "model.nrm.weight" },\n'
+         .. 'rule "model.layers.{l}.input_layernorm.weight" { layout = column },')
+      local json = program.json(run("check", mine, "--deployment", program.deployment(), "--json"))
+      assert.same({}, json.idle)
+      local texts = {}
+      for i, problem in ipairs(json.problems) do
+         texts[i] = problem.text
+      end
+      local text = table.concat(texts, "\n")
+      assert.truthy(text:find("which is no live tensor (did you mean model.norm.weight?)", 1, true), text)
+      assert.equal(3, json.problems[1].rank)
+   end)
+
+   it("looks at a worker of every kind", function()
+      -- The second stage alone has the last norm.
+      local stages = program.deployment({ worker = { mesh = { { "pp", 2 }, { "tp", 2 } } } })
+      local mine = rules('rule "model.norm.weight" { into = "model.norm.weight", at = span(0, 0, 8) },')
+      local json = program.json(run("check", mine, "--deployment", stages, "--json"))
+      assert.equal(5, json.problems[1].rank)
+      assert.truthy(json.problems[1].text:find("model.norm.weight", 1, true))
+   end)
+
+   it("takes lists of tensors instead of a deployment", function()
+      local function file(value)
+         return program.file(cjson.encode(value), ".json")
+      end
+      local mine = program.file('return { rules = { rule "a.w" { into = "b.w", layout = column } } }', ".lua")
+      local checkpoint = file({ { name = "a.w", dtype = "bfloat16", shape = { 8, 4 } } })
+      local live = file({ { name = "b.w", dtype = "bfloat16", shape = { 2, 4 }, attributes = { loader = "column" } } })
+      local result = run("check", mine, "--checkpoint", checkpoint, "--live", live, "--mesh", "tp=4")
+      assert.equal("", result.err)
+      assert.truthy(result.out:find("^good: .*: 1 direct %(64 B%)"), result.out)
+      local host = file({ tensor_parallel_size = 2 })
+      result = run("check", mine, "--checkpoint", checkpoint, "--live", live, "--host", host)
+      assert.equal(1, result.code)
+      assert.truthy(result.out:find("refused  ", 1, true), result.out)
+   end)
+
+   it("refuses to guess what the rules are for", function()
+      local result = run("check", "llama")
+      assert.equal(2, result.code)
+      assert.equal("sluice: check: --deployment, or --checkpoint and --live, must say what the rules are for\n", result.err)
+      local broken = program.file("return 3", ".lua")
+      result = run("check", broken, "--deployment", program.deployment())
+      assert.equal(2, result.code)
+      assert.equal("sluice: destination: " .. broken .. ":1: the file (3) must return a table: return { rules = { ... } }\n", result.err)
+      result = run("check", "llama", "--checkpoint", program.file("[{}]"), "--live", program.file("[]"))
+      assert.truthy(result.err:find("checkpoint: [^\n]*: %[0%] must have a name, a dtype and a shape\n$"), result.err)
+      result = run("check", "llama", "--checkpoint", program.file('[{"name":"a","dtype":"int8","shape":[1]}]'), "--live", program.file("[]"),
+         "--mesh", "tp")
+      assert.equal("sluice: --mesh (tp) must read axis=size,axis=size, outermost first, as pp=2,tp=4\n", result.err)
+   end)
+end)

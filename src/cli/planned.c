@@ -1,0 +1,289 @@
+/*
+ * planned.c: `open`: a job's plan that is kept, for any number of questions: what its parameters and live tensors are, what its
+ * rules decide, who sends what to whom. Moves nothing. Owns the planning until Lua lets go of it.
+ */
+#include "cli/native.h"
+
+#include "base/error.h"
+#include "cli/flow.h"
+#include "cli/planning.h"
+#include "plan/text.h"
+#include "script/call.h"
+#include "script/explain.h"
+
+#include <string.h>
+
+static const char TYPE[] = "sluice.planned";
+
+typedef struct planned {
+    slc_planning base;
+    slc_job job;
+    slc_resolution resolution;
+} planned;
+
+typedef struct given_text {
+    const char *name, *text;
+    size_t length;
+} given_text;
+
+static planned *get_planned(lua_State *L)
+{
+    planned *p = luaL_checkudata(L, 1, TYPE);
+    if (p->base.plan == NULL)
+        luaL_error(L, "this plan is closed");
+    return p;
+}
+
+static slc_question question_of(const planned *p)
+{
+    return (slc_question){ .name = "", .live = &p->base.live, .rank = p->job.rank, .rules = p->job.rules };
+}
+
+static void set_text(lua_State *L, const char *key, const char *text)
+{
+    if (text == NULL || text[0] == '\0')
+        return;
+    lua_pushstring(L, text);
+    lua_setfield(L, -2, key);
+}
+
+static void set_number(lua_State *L, const char *key, double value)
+{
+    lua_pushnumber(L, value);
+    lua_setfield(L, -2, key);
+}
+
+static void set_shape(lua_State *L, int ndim, const int64_t *shape)
+{
+    lua_createtable(L, ndim, 0);
+    for (int i = 0; i < ndim; i++) {
+        lua_pushnumber(L, (double)shape[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "shape");
+}
+
+/* ---- what is asked ---- */
+
+/* The live tensors that a direct parameter lands in, each once. */
+static void set_into(lua_State *L, const slc_param *param)
+{
+    int count = 0;
+    lua_newtable(L);
+    for (size_t t = 0; t < param->ntargets; t++) {
+        bool seen = false;
+        for (size_t before = 0; before < t && !seen; before++)
+            seen = strcmp(param->target[before].live, param->target[t].live) == 0;
+        if (seen)
+            continue;
+        lua_pushstring(L, param->target[t].live);
+        lua_rawseti(L, -2, ++count);
+    }
+    lua_setfield(L, -2, "into");
+}
+
+void slc_native_push_params(lua_State *L, const slc_plan *plan)
+{
+    char text[4096];
+    lua_createtable(L, (int)slc_plan_count(plan), 0);
+    for (size_t i = 0; i < slc_plan_count(plan); i++) {
+        const slc_param *param = slc_plan_at(plan, i);
+        size_t used = 0;
+        lua_createtable(L, 0, 10);
+        set_text(L, "name", param->name);
+        set_text(L, "dtype", param->dtype->name);
+        set_shape(L, param->ndim, param->shape);
+        set_number(L, "bytes", (double)param->bytes);
+        slc_layout_text(param->source, text, sizeof text, &used);
+        set_text(L, "source", text);
+        set_text(L, "mode", slc_mode_text(param->mode));
+        set_text(L, "reason", param->reason);
+        set_text(L, "where", param->where);
+        slc_plan_destination_text(plan, i, text, sizeof text);
+        set_text(L, "destination", text);
+        set_into(L, param);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+}
+
+/* params() */
+static int read_params(lua_State *L)
+{
+    slc_native_push_params(L, get_planned(L)->base.plan);
+    return 1;
+}
+
+/* live() -> { { name, dtype, shape, bytes }, ... } of the job's worker */
+static int read_live(lua_State *L)
+{
+    const planned *p = get_planned(L);
+    lua_createtable(L, (int)p->base.live.count, 0);
+    for (size_t i = 0; i < p->base.live.count; i++) {
+        const slc_live *live = &p->base.live.item[i];
+        lua_createtable(L, 0, 4);
+        set_text(L, "name", live->name);
+        set_text(L, "dtype", live->dtype->name);
+        set_shape(L, live->ndim, live->shape);
+        set_number(L, "bytes", (double)slc_live_bytes(live));
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    return 1;
+}
+
+static void set_meshes(lua_State *L, const slc_plan *plan, bool workers, const char *key)
+{
+    const slc_mesh *mesh;
+    lua_newtable(L);
+    for (size_t i = 0; (mesh = slc_plan_mesh_at(plan, workers, i)) != NULL; i++) {
+        lua_createtable(L, 0, 2);
+        set_text(L, "name", mesh->name);
+        lua_createtable(L, mesh->naxes, 0);
+        for (int axis = 0; axis < mesh->naxes; axis++) {
+            lua_createtable(L, 2, 0);
+            lua_pushstring(L, mesh->axis_name[axis]);
+            lua_rawseti(L, -2, 1);
+            lua_pushinteger(L, mesh->axis[axis]);
+            lua_rawseti(L, -2, 2);
+            lua_rawseti(L, -2, axis + 1);
+        }
+        lua_setfield(L, -2, "axes");
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    lua_setfield(L, -2, key);
+}
+
+/* topology() -> { trainers, workers, rank, trainer_meshes, worker_meshes } */
+static int read_topology(lua_State *L)
+{
+    const planned *p = get_planned(L);
+    lua_newtable(L);
+    set_number(L, "trainers", slc_plan_trainers(p->base.plan));
+    set_number(L, "workers", slc_plan_workers(p->base.plan));
+    set_number(L, "rank", p->job.rank);
+    set_meshes(L, p->base.plan, false, "trainer_meshes");
+    set_meshes(L, p->base.plan, true, "worker_meshes");
+    return 1;
+}
+
+static int give_json(lua_State *L, sluice_status status, char *json, const sluice_error *error)
+{
+    if (status != SLUICE_OK)
+        return slc_native_fail(L, error);
+    lua_pushstring(L, json);
+    slc_release(json);
+    return 1;
+}
+
+static bool is_set(lua_State *L, int index, const char *key)
+{
+    lua_getfield(L, index, key);
+    bool set = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return set;
+}
+
+/* explain({ name =, one_rank =, all =, afresh = }) -> the answer as JSON; afresh: every parameter is decided again */
+static int explain(lua_State *L)
+{
+    planned *p = get_planned(L);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    lua_getfield(L, 2, "name");
+    slc_question question = question_of(p);
+    question.name = luaL_checkstring(L, -1);
+    question.one_rank = is_set(L, 2, "one_rank");
+    question.all = is_set(L, 2, "all");
+    char *json = NULL;
+    sluice_error error = SLUICE_ERROR_INIT;
+    sluice_status status = is_set(L, 2, "afresh")
+                               ? slc_explain_rules(p->base.script, p->base.plan, &question, &json, &error)
+                               : slc_explain(p->base.script, p->base.plan, &p->resolution, &question, &json, &error);
+    return give_json(L, status, json, &error);
+}
+
+/* rules() -> what each rule decides, as JSON: lua/sluice/audit.lua */
+static int audit_rules(lua_State *L)
+{
+    planned *p = get_planned(L);
+    slc_question question = question_of(p);
+    char *json = NULL;
+    sluice_error error = SLUICE_ERROR_INIT;
+    sluice_status status = slc_audit_rules(p->base.script, p->base.plan, &p->resolution, &question, &json, &error);
+    return give_json(L, status, json, &error);
+}
+
+/* flow(rank) -> what this rank sends or receives: see flow.h */
+static int read_flow(lua_State *L)
+{
+    const planned *p = get_planned(L);
+    int32_t rank = (int32_t)luaL_checkint(L, 2);
+    if (rank < 0 || rank >= slc_plan_trainers(p->base.plan) + slc_plan_workers(p->base.plan))
+        return luaL_error(L, "no such rank");
+    return slc_flow_push(L, p->base.plan, rank);
+}
+
+static void end(planned *p)
+{
+    slc_planning_end(&p->base);
+    slc_job_clear(&p->job);
+}
+
+/* close() */
+static int close_planned(lua_State *L)
+{
+    end(luaL_checkudata(L, 1, TYPE));
+    return 0;
+}
+
+static planned *new_planned(lua_State *L)
+{
+    static const luaL_Reg methods[] = {
+        { "params", read_params }, { "live", read_live }, { "topology", read_topology }, { "explain", explain },
+        { "rules", audit_rules },  { "flow", read_flow }, { "close", close_planned },    { NULL, NULL },
+    };
+    planned *p = lua_newuserdata(L, sizeof *p);
+    *p = (planned){ .job = { .listen_fd = -1, .key_fd = -1 } };
+    if (luaL_newmetatable(L, TYPE)) {
+        lua_newtable(L);
+        luaL_register(L, NULL, methods);
+        lua_setfield(L, -2, "__index");
+        lua_pushcfunction(L, close_planned);
+        lua_setfield(L, -2, "__gc");
+    }
+    lua_setmetatable(L, -2);
+    return p;
+}
+
+static int push_given(lua_State *L, void *context)
+{
+    const given_text *given = context;
+    lua_pushstring(L, given->name);
+    lua_pushlstring(L, given->text, given->length);
+    return 2;
+}
+
+/* open(job, name or nil, text) -> the plan, what is wrong with it as JSON. The job is a worker's; a rule file `name` is `text`. */
+int slc_native_plan_open(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 3);
+    given_text given = { .name = lua_tostring(L, 2) };
+    given.text = given.name == NULL ? "" : luaL_checklstring(L, 3, &given.length);
+    planned *p = new_planned(L);
+    sluice_error error = SLUICE_ERROR_INIT;
+    char *json = NULL;
+    sluice_status status = slc_job_read(L, 1, &p->job, &error);
+    if (status == SLUICE_OK)
+        status = slc_planning_begin(&p->base, &p->job, &error);
+    if (status == SLUICE_OK)
+        slc_script_watch_alike(p->base.script, slc_lua_script(L));
+    if (status == SLUICE_OK && given.name != NULL)
+        status = slc_script_call(p->base.script, "rules", "sluice.rule_file", "give", push_given, NULL, &given, &error);
+    if (status == SLUICE_OK) {
+        slc_question question = question_of(p);
+        status = slc_audit(p->base.script, p->base.plan, &question, &p->resolution, &json, &error);
+    }
+    if (status == SLUICE_OK)
+        return 1 + give_json(L, status, json, &error);
+    end(p);
+    return slc_native_fail(L, &error);
+}
