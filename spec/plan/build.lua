@@ -12,7 +12,7 @@ local ffi = require "ffi"
 local inside = require "spec.support.inside"
 
 local C = inside.declare("plan/program.h", "plan/coverage.h", "plan/replica.h", "plan/route.h", "plan/landing.h", "plan/text.h",
-   "plan/overlap.h", "base/dtype.h")
+   "plan/overlap.h", "plan/traffic.h", "base/dtype.h")
 
 -- A state that closes lets go of the library before the last finalisers that call into it: one more handle keeps it there.
 ffi.cdef "void *dlopen(const char *path, int mode);"
@@ -360,6 +360,36 @@ function build.segment(program, index)
          dims = dims}
    end
    return list
+end
+
+-- ---- plans of spec.plan.random ----
+
+--- The plan of a random case with its parameters, before their destinations.
+function build.case_plan(case)
+   local plan = build.plan {trainers = case.trainers, workers = case.workers, quantum = case.quantum,
+      sources = {{axes = case.trainer_axes}},
+      destinations = {{axes = case.worker_axes}}}
+   for _, param in ipairs(case.params) do
+      plan:add {name = param.name, dtype = param.dtype, shape = param.shape, source = param.source.placements}
+   end
+   return plan
+end
+
+--- Sets the destinations of such a plan; returns it.
+function Plan:resolve_case(case)
+   for _, param in ipairs(case.params) do
+      if param.full then
+         self:set(param.name, {mode = "FULL", reason = "chance", where = "random"})
+      else
+         local targets = {}
+         for i, target in ipairs(param.targets) do
+            targets[i] = {source = target.source, live = target.live, view = target.view, order = target.order, pad = target.pad,
+               layout = target.layout.placements}
+         end
+         self:set(param.name, {mode = "DIRECT", targets = targets, where = "random"})
+      end
+   end
+   return self
 end
 
 return build

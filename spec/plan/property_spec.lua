@@ -26,32 +26,6 @@ local function value(p, number, b)
    return (number * 7 + math.floor(number / 30) * 3 + b * 59 + p * 31) % 229
 end
 
-local function make_plan(case)
-   local plan = build.plan {trainers = case.trainers, workers = case.workers, quantum = case.quantum,
-      sources = {{axes = case.trainer_axes}},
-      destinations = {{axes = case.worker_axes}}}
-   for _, param in ipairs(case.params) do
-      plan:add {name = param.name, dtype = param.dtype, shape = param.shape, source = param.source.placements}
-   end
-   return plan
-end
-
-local function resolve(case, plan)
-   for _, param in ipairs(case.params) do
-      if param.full then
-         plan:set(param.name, {mode = "FULL", reason = "chance", where = "random"})
-      else
-         local targets = {}
-         for i, target in ipairs(param.targets) do
-            targets[i] = {source = target.source, live = target.live, view = target.view, order = target.order, pad = target.pad,
-               layout = target.layout.placements}
-         end
-         plan:set(param.name, {mode = "DIRECT", targets = targets, where = "random"})
-      end
-   end
-   return plan
-end
-
 -- Every trainer's shards: shards[parameter][rank] = {numbers = elements in order, bytes = of them}.
 local function make_shards(case)
    local shards = {}
@@ -323,7 +297,7 @@ local function encode(plan)
 end
 
 local function check_wire(case, plan)
-   local bytes, other, err = encode(plan), make_plan(case), build.error()
+   local bytes, other, err = encode(plan), build.case_plan(case), build.error()
    build.check(C.slc_plan_decode_destinations(other.plan, bytes, #bytes, err), err)
    for _, param in ipairs(case.params) do
       if plan:describe(param.name) ~= other:describe(param.name) then
@@ -351,7 +325,7 @@ end
 
 local function check_case(seed)
    local case = random.case(seed)
-   local plan = resolve(case, make_plan(case))
+   local plan = build.case_plan(case):resolve_case(case)
    local shards, streams = make_shards(case), {}
    check_boxes(case, plan, shards)
    -- Workers and trainers derive their programs each from their own copy of the plan, as ranks do.
@@ -387,7 +361,7 @@ describe("random plans", function()
    it("are the same for the same seed, and differ for another", function()
       local function text(seed)
          local case = random.case(seed)
-         local plan = resolve(case, make_plan(case))
+         local plan = build.case_plan(case):resolve_case(case)
          local lines = {}
          for i, param in ipairs(case.params) do
             lines[i] = plan:describe(param.name)

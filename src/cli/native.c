@@ -196,6 +196,7 @@ int slc_native_open(lua_State *L)
         { "plan", slc_native_plan },
         { "explain", slc_native_explain },
         { "open", slc_native_plan_open },
+        { "traffic", slc_native_traffic },
         { NULL, NULL },
     };
     lua_newtable(L);

@@ -7,6 +7,7 @@
  *   plan.c     plan(job)                    one rank's plan without any network
  *   explain.c  explain(job, question)       an answer about it
  *   planned.c  open(job, name, text)        a plan that is kept, for many questions
+ *   traffic.c  traffic(job, places)         what moves between all ranks
  *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
  *   native.c   version seal checkpoint monotonic peak is_terminal columns kind
  */
@@ -27,10 +28,16 @@ int slc_native_fail_errno(lua_State *L, const char *what);    /* the same from e
 int slc_native_plan(lua_State *L);
 int slc_native_explain(lua_State *L);
 int slc_native_plan_open(lua_State *L);
+int slc_native_traffic(lua_State *L);
 extern const luaL_Reg slc_native_process[];
 
 struct slc_plan;
 /* Pushes { { name, dtype, shape, bytes, source, mode, reason, where, destination, into }, ... } in transfer order. */
 void slc_native_push_params(lua_State *L, const struct slc_plan *plan);
+/*
+ * The tables of plan/traffic.h as lists, with a matrix of bytes of at most `cells` rows (trainers) and columns (workers); the
+ * argument at 2 is { ranks_a_gpu =, gpus_a_domain =, gpus_a_node =, cells = }. Returns 1, or pushes nil, text, status: 3.
+ */
+int slc_native_push_traffic(lua_State *L, const struct slc_plan *plan);
 
 #endif

@@ -4,11 +4,11 @@
  */
 #include "cli/native.h"
 
+#include <string.h>
+
 #include "base/clock.h"
 #include "cli/planning.h"
-#include "plan/coverage.h"
 #include "plan/program.h"
-#include "script/resolve.h"
 
 typedef enum { STEP_INIT_INFO, STEP_LIVE, STEP_RESOLVE, STEP_CHECK, STEP_COMPILE, STEPS } step;
 
@@ -16,40 +16,23 @@ static const char *const step_names[STEPS] = { "init_info", "live", "resolve", "
 
 typedef struct {
     slc_planning base;
-    slc_arena arena;
-    slc_resolution resolution;
-    slc_coverage coverage;
     slc_program program;
-    double seconds[STEPS], mark;
+    double seconds[STEPS];
 } planning;
-
-static void lap(planning *p, step done)
-{
-    double now = slc_now_s();
-    p->seconds[done] = now - p->mark;
-    p->mark = now;
-}
 
 /* The job is of a worker: a trainer's program needs destinations, too, and only workers resolve. */
 static sluice_status make(planning *p, const slc_job *job, int32_t rank, sluice_error *error)
 {
-    sluice_status status = slc_planning_begin(&p->base, job, error);
-    p->seconds[STEP_INIT_INFO] = p->base.seconds_init_info;
-    p->seconds[STEP_LIVE] = p->base.seconds_live;
-    p->mark = slc_now_s();
+    slc_planning *base = &p->base;
+    sluice_status status = slc_planning_begin(base, job, error);
     if (status == SLUICE_OK)
-        status = slc_resolve(p->base.script, p->base.plan, &p->base.live, job->rules, &p->arena, &p->resolution, error);
+        status = slc_planning_resolve(base, job, error);
+    double start = slc_now_s();
     if (status == SLUICE_OK)
-        status = slc_plan_complete(p->base.plan, error);
-    lap(p, STEP_RESOLVE);
-    if (status == SLUICE_OK)
-        status = slc_coverage_check(p->base.plan, &p->base.live, job->rank, p->resolution.whole_modules, &p->arena, &p->coverage, error);
-    if (status == SLUICE_OK)
-        status = slc_resolution_check(&p->resolution, &p->coverage, &p->base.live, error);
-    lap(p, STEP_CHECK);
-    if (status == SLUICE_OK)
-        status = slc_program_compile(p->base.plan, rank >= job->trainers ? &p->base.live : NULL, rank, &p->program, error);
-    lap(p, STEP_COMPILE);
+        status = slc_program_compile(base->plan, rank >= job->trainers ? &base->live : NULL, rank, &p->program, error);
+    const double seconds[STEPS] = { base->seconds_init_info, base->seconds_live, base->seconds_resolve, base->seconds_check,
+                                    slc_now_s() - start };
+    memcpy(p->seconds, seconds, sizeof seconds);
     return status;
 }
 
@@ -57,7 +40,6 @@ static void clear(planning *p)
 {
     slc_program_clear(&p->program);
     slc_planning_end(&p->base);
-    slc_arena_clear(&p->arena);
 }
 
 static void set_number(lua_State *L, const char *key, double value)
@@ -77,21 +59,21 @@ static void push_mode(lua_State *L, const char *key, size_t parameters, int64_t 
 static void push_coverage(lua_State *L, const planning *p)
 {
     lua_newtable(L);
-    set_number(L, "live_bytes", (double)p->coverage.live_bytes);
-    set_number(L, "written_bytes", (double)p->coverage.written_bytes);
-    set_number(L, "padded_bytes", (double)p->coverage.padded_bytes);
+    set_number(L, "live_bytes", (double)p->base.coverage.live_bytes);
+    set_number(L, "written_bytes", (double)p->base.coverage.written_bytes);
+    set_number(L, "padded_bytes", (double)p->base.coverage.padded_bytes);
     lua_newtable(L);
-    for (size_t i = 0; i < p->coverage.nuncovered; i++) {
+    for (size_t i = 0; i < p->base.coverage.nuncovered; i++) {
         lua_createtable(L, 0, 2);
-        lua_pushstring(L, p->base.live.item[p->coverage.uncovered[i].live].name);
+        lua_pushstring(L, p->base.live.item[p->base.coverage.uncovered[i].live].name);
         lua_setfield(L, -2, "name");
-        set_number(L, "bytes", (double)p->coverage.uncovered[i].bytes);
+        set_number(L, "bytes", (double)p->base.coverage.uncovered[i].bytes);
         lua_rawseti(L, -2, (int)i + 1);
     }
     lua_setfield(L, -2, "uncovered");
     lua_newtable(L);
-    for (size_t i = 0; i < p->resolution.unsourced.count; i++) {
-        lua_pushstring(L, p->resolution.unsourced.item[i]);
+    for (size_t i = 0; i < p->base.resolution.unsourced.count; i++) {
+        lua_pushstring(L, p->base.resolution.unsourced.item[i]);
         lua_rawseti(L, -2, (int)i + 1);
     }
     lua_setfield(L, -2, "unsourced");

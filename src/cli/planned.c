@@ -221,6 +221,12 @@ static int read_flow(lua_State *L)
     return slc_flow_push(L, p->base.plan, rank);
 }
 
+/* traffic(places) -> what moves between all ranks: see native.h */
+static int read_traffic(lua_State *L)
+{
+    return slc_native_push_traffic(L, get_planned(L)->base.plan);
+}
+
 static void end(planned *p)
 {
     slc_planning_end(&p->base);
@@ -238,7 +244,8 @@ static planned *new_planned(lua_State *L)
 {
     static const luaL_Reg methods[] = {
         { "params", read_params }, { "live", read_live }, { "topology", read_topology }, { "explain", explain },
-        { "rules", audit_rules },  { "flow", read_flow }, { "close", close_planned },    { NULL, NULL },
+        { "rules", audit_rules },  { "flow", read_flow }, { "traffic", read_traffic },   { "close", close_planned },
+        { NULL, NULL },
     };
     planned *p = lua_newuserdata(L, sizeof *p);
     *p = (planned){ .job = { .listen_fd = -1, .key_fd = -1 } };

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "script/resolve.h"
 #include "transport/transport.h"
 
 /* Live tensors need addresses that do not meet; nobody reads or writes there. */
@@ -55,8 +54,25 @@ sluice_status slc_planning_begin(slc_planning *planning, const slc_job *job, slu
     return status;
 }
 
+sluice_status slc_planning_resolve(slc_planning *p, const slc_job *job, sluice_error *error)
+{
+    double start = slc_now_s();
+    sluice_status status = slc_resolve(p->script, p->plan, &p->live, job->rules, &p->arena, &p->resolution, error);
+    if (status == SLUICE_OK)
+        status = slc_plan_complete(p->plan, error);
+    double resolved = slc_now_s();
+    if (status == SLUICE_OK)
+        status = slc_coverage_check(p->plan, &p->live, job->rank, p->resolution.whole_modules, &p->arena, &p->coverage, error);
+    if (status == SLUICE_OK)
+        status = slc_resolution_check(&p->resolution, &p->coverage, &p->live, error);
+    p->seconds_resolve = resolved - start;
+    p->seconds_check = slc_now_s() - resolved;
+    return status;
+}
+
 void slc_planning_end(slc_planning *planning)
 {
+    slc_arena_clear(&planning->arena);
     slc_live_set_clear(&planning->live);
     slc_plan_destroy(planning->plan);
     slc_script_destroy(planning->script);

@@ -234,3 +234,30 @@ sluice_status slc_route_from_trainer(const slc_route *route, int32_t rank, slc_p
     }
     return SLUICE_OK;
 }
+
+void slc_route_meetings(const slc_route *route, slc_meeting_visit visit, void *context)
+{
+    const slc_param *param = route->param;
+    int32_t shards = slc_layout_shards(param->source), replicas = slc_layout_replicas(route->layout);
+    slc_box held, reach, part;
+    for (slc_meeting meeting = { .shard = 0 }; meeting.shard < shards; meeting.shard++) {
+        slc_box shard = slc_layout_shard_box(param->source, param->ndim, param->shape, meeting.shard);
+        if (slc_box_empty(&shard) || !positions(route, &shard, &held))
+            continue;
+        slc_layout_reach(route->layout, route->ndim, route->shape, &held, &reach);
+        int64_t count = slc_box_volume(&reach), at[SLC_MAX_DIMS];
+        for (int64_t i = 0; i < count; i++) {
+            piece_of(&reach, i, at);
+            meeting.there = slc_layout_shard(route->layout, route->ndim, at);
+            meeting.destination = i * replicas;
+            slc_box box = slc_layout_shard_box(route->layout, route->ndim, route->shape, meeting.there),
+                    whole = slc_box_intersect(&held, &box);
+            for (meeting.part = 0; meeting.part < route->schedule.parts; meeting.part++) {
+                if (slc_box_empty(&whole) || !part_of(&whole, meeting.part, route->schedule.parts, &part))
+                    continue;
+                meeting.elements = slc_box_volume(&part);
+                visit(context, &meeting);
+            }
+        }
+    }
+}

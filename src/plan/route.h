@@ -53,4 +53,17 @@ sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const sl
                                   sluice_error *error);
 sluice_status slc_route_from_trainer(const slc_route *route, int32_t rank, slc_piece_list *list, sluice_error *error);
 
+/* A piece as neither side sees it alone: what one source shard has for one worker shard, whatever the replicas of both. */
+typedef struct slc_meeting {
+    int32_t shard, there; /* numbers of the source shard and of the workers' shard */
+    int32_t part;
+    int64_t destination; /* the number of the worker shard's first replica; the others follow */
+    int64_t elements;
+} slc_meeting;
+
+typedef void (*slc_meeting_visit)(void *context, const slc_meeting *meeting);
+
+/* Visits all of a route, by source shard. Only the schedule's parts are looked at. Costs a step a source shard and one a meeting. */
+void slc_route_meetings(const slc_route *route, slc_meeting_visit visit, void *context);
+
 #endif
