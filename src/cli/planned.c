@@ -243,9 +243,9 @@ static int close_planned(lua_State *L)
 static planned *new_planned(lua_State *L)
 {
     static const luaL_Reg methods[] = {
-        { "params", read_params }, { "live", read_live }, { "topology", read_topology }, { "explain", explain },
-        { "rules", audit_rules },  { "flow", read_flow }, { "traffic", read_traffic },   { "close", close_planned },
-        { NULL, NULL },
+        { "params", read_params },   { "live", read_live },      { "topology", read_topology },
+        { "explain", explain },      { "rules", audit_rules },   { "flow", read_flow },
+        { "traffic", read_traffic }, { "close", close_planned }, { NULL, NULL },
     };
     planned *p = lua_newuserdata(L, sizeof *p);
     *p = (planned){ .job = { .listen_fd = -1, .key_fd = -1 } };
