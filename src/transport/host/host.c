@@ -7,6 +7,7 @@
 #include "base/available.h"
 #include "transport/host/probe.h"
 #include "transport/host/strided.h"
+#include "transport/peers.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -65,24 +66,14 @@ static void host_close(slc_transport *transport)
 
 static sluice_status make_peers(slc_transport *transport, sluice_error *error)
 {
-    const slc_transport_config *config = &transport->config;
-    size_t others = (size_t)(transport->worker ? config->trainers : config->workers);
-    int32_t first = transport->worker ? 0 : config->trainers;
-    size_t npeers = config->program->npeers;
-    transport->peer = slc_allocate_zeroed(npeers, sizeof *transport->peer);
-    transport->slot = slc_allocate(others * sizeof *transport->slot);
-    if (transport->peer == NULL || transport->slot == NULL)
-        return slc_fail_memory(error, SLC_RUNTIME, "the peers of this rank", npeers * sizeof *transport->peer);
-    transport->npeers = npeers;
-    memset(transport->slot, 0xff, others * sizeof *transport->slot);
-    for (size_t i = 0; i < npeers; i++) {
-        int32_t rank = config->program->peer[i];
-        transport->peer[i] = (slc_host_peer){ .rank = rank, .road = "", .ring.fd = -1, .table.fd = -1 };
-        if (rank < first || rank >= first + (int32_t)others)
-            return slc_fail(error, SLUICE_INTERNAL, SLC_RUNTIME, "program: peer (%" PRId32 ") is not on the other side", rank);
-        transport->slot[rank - first] = (uint32_t)i;
-    }
-    return SLUICE_OK;
+    const slc_program *program = transport->config.program;
+    transport->peer = slc_allocate_zeroed(program->npeers, sizeof *transport->peer);
+    if (transport->peer == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "the peers of this rank", program->npeers * sizeof *transport->peer);
+    transport->npeers = program->npeers;
+    for (size_t i = 0; i < program->npeers; i++)
+        transport->peer[i] = (slc_host_peer){ .rank = program->peer[i], .road = "", .ring.fd = -1, .table.fd = -1 };
+    return slc_peers_index(&transport->config, &transport->slot, error);
 }
 
 /* Every live tensor must be writable memory. */

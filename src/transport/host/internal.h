@@ -46,7 +46,7 @@ struct slc_transport {
     int listener;            /* trainer: the meeting socket until connect is over; else -1 */
     size_t npeers;
     slc_host_peer *peer;     /* in the order of program->peer */
-    uint32_t *slot;          /* by rank on the other side: index in peer, or UINT32_MAX */
+    uint32_t *slot;          /* by rank on the other side: index in peer, or SLC_NO_PEER */
     slc_host_table table;    /* trainer: what it publishes */
     slc_host_regions region; /* trainer: its own, sorted */
     slc_pull_bounce bounce;  /* worker */

@@ -9,6 +9,7 @@
  */
 #include "transport/host/internal.h"
 #include "transport/local.h"
+#include "transport/peers.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -65,7 +66,7 @@ static size_t known_peer(const slc_transport *transport, const ask *a)
         differs = (unsigned char)(differs | (a->token[i] ^ transport->card.token[i]));
     int32_t number = a->rank - transport->config.trainers;
     if (differs != 0 || a->rank < transport->config.trainers || number >= transport->config.workers ||
-        transport->slot[number] == UINT32_MAX || transport->peer[transport->slot[number]].base != SLC_ROAD_BEST)
+        transport->slot[number] == SLC_NO_PEER || transport->peer[transport->slot[number]].base != SLC_ROAD_BEST)
         return SIZE_MAX;
     return transport->slot[number];
 }

@@ -83,7 +83,7 @@ struct slc_transport {
     int listener; /* worker: the meeting socket until connect is over; else -1 */
     size_t npeers;
     slc_nccl_peer *peer; /* in the order of program->peer */
-    uint32_t *slot;      /* by rank on the other side: index in peer, or UINT32_MAX */
+    uint32_t *slot;      /* by rank on the other side: index in peer, or SLC_NO_PEER */
     CUdeviceptr words;   /* trainer: opened, one a peer; worker: done and staged, two a peer */
     CUstream stream;     /* worker: clears padding and waits for `done` */
     CUstream rescue;     /* raises words that nobody else will, see abort; looks at words */

@@ -8,6 +8,7 @@
  */
 #include "transport/host/map.h"
 #include "transport/nccl/internal.h"
+#include "transport/peers.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -77,7 +78,7 @@ static size_t known_peer(const slc_transport *transport, const ask *a)
     unsigned char differs = 0;
     for (size_t i = 0; i < SLC_TOKEN_BYTES; i++)
         differs = (unsigned char)(differs | (a->token[i] ^ transport->card.token[i]));
-    if (differs != 0 || a->rank < 0 || a->rank >= transport->config.trainers || transport->slot[a->rank] == UINT32_MAX ||
+    if (differs != 0 || a->rank < 0 || a->rank >= transport->config.trainers || transport->slot[a->rank] == SLC_NO_PEER ||
         transport->peer[transport->slot[a->rank]].met)
         return SIZE_MAX;
     return transport->slot[a->rank];

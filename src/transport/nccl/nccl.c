@@ -2,7 +2,8 @@
 #include "transport/nccl/internal.h"
 
 #include "transport/host/map.h"
-#include "transport/nccl/plugin.h"
+#include "transport/nccl/nccl.h"
+#include "transport/peers.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -91,21 +92,14 @@ static void nccl_close(slc_transport *transport)
 
 static sluice_status make_peers(slc_transport *transport, sluice_error *error)
 {
-    const slc_transport_config *config = &transport->config;
-    size_t others = (size_t)(transport->worker ? config->trainers : config->workers);
-    int32_t first = transport->worker ? 0 : config->trainers;
-    size_t npeers = config->program->npeers;
-    transport->peer = slc_allocate_zeroed(npeers, sizeof *transport->peer);
-    transport->slot = slc_allocate(others * sizeof *transport->slot);
-    if (transport->peer == NULL || transport->slot == NULL)
-        return slc_fail_memory(error, SLC_RUNTIME, "the peers of this rank", npeers * sizeof *transport->peer);
-    memset(transport->slot, 0xff, others * sizeof *transport->slot);
-    for (size_t i = 0; i < npeers; i++) {
-        transport->peer[i] = (slc_nccl_peer){ .rank = config->program->peer[i], .memory = { .device = &transport->device } };
-        transport->slot[config->program->peer[i] - first] = (uint32_t)i;
-    }
-    transport->npeers = npeers;
-    return SLUICE_OK;
+    const slc_program *program = transport->config.program;
+    transport->peer = slc_allocate_zeroed(program->npeers, sizeof *transport->peer);
+    if (transport->peer == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "the peers of this rank", program->npeers * sizeof *transport->peer);
+    transport->npeers = program->npeers;
+    for (size_t i = 0; i < program->npeers; i++)
+        transport->peer[i] = (slc_nccl_peer){ .rank = program->peer[i], .memory = { .device = &transport->device } };
+    return slc_peers_index(&transport->config, &transport->slot, error);
 }
 
 /* The GPU of the first tensor that this rank registered; others are held to it. Without any, the first GPU. */
