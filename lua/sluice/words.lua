@@ -280,7 +280,8 @@ end
 --- The names that a rule file sees.
 -- @param host the host's description, decoded
 -- @param meshes the workers' meshes: a list of { name =, axes = { { name, size }, ... } }
--- @param live { names = in order, kinds = the first of those that differ in numbers only, read = function(name) -> { name =, dtype =, shape =, attributes = } }
+-- @param live { names = in order, kinds = the first of those that differ in numbers only,
+--    read = function(name) -> { name =, dtype =, shape =, attributes = } }
 function words.environment(host, meshes, live)
    local axes, mesh_sizes, known_axis = axis_words(meshes)
    local values, frozen_values = frozen_host(host)

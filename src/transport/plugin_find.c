@@ -57,8 +57,9 @@ static sluice_status check_versions(const sluice_cuda_versions *versions, sluice
         versions->sluice_minor == SLUICE_VERSION_MINOR && versions->sluice_patch == SLUICE_VERSION_PATCH)
         return SLUICE_OK;
     return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
-                    "%s is of Sluice %u.%u.%u and this library of %s: both must come from one build", FILE_NAME,
-                    versions->sluice_major, versions->sluice_minor, versions->sluice_patch, SLUICE_VERSION_TEXT);
+                    "%s is of Sluice %u.%u.%u and this library of %d.%d.%d: both must come from one build", FILE_NAME,
+                    versions->sluice_major, versions->sluice_minor, versions->sluice_patch, SLUICE_VERSION_MAJOR, SLUICE_VERSION_MINOR,
+                    SLUICE_VERSION_PATCH);
 }
 
 sluice_status slc_cuda_plugin_find(const sluice_cuda_plugin **plugin, sluice_error *error)
