@@ -23,7 +23,8 @@ local kv = kv_heads * d
 local gate = divide(required "intermediate_size", tp)
 local blocks = ceil_divide(host.hidden_size, block[1]) -- rounded up
 local padded = host.padded_vocab_size or round_up(required "vocab_size", 64) -- up to a multiple
-local map = spread(host.expert_map or required "num_experts", ep) -- for each expert its rank, and which of that rank's it is
+local head = spread(heads, tp) -- for each head its rank, and which of that rank's it is
+local map = spread(host.expert_map or required "num_experts", ep) -- the same for each expert
 
 -- ---- layouts and slices that several rules share ----
 
@@ -90,6 +91,12 @@ return {
       rule(M .. "gate_up.weight") { layout = column,
          { from = span(0, 0, gate * tp), at = span(0, 0, gate) },
          { from = span(0, gate * tp, gate * tp), at = span(0, gate, gate) },
+      },
+
+      -- Fused head by head, q's rows and then k's: each makes its strip once a head.
+      rule(A .. "qk.weight") { layout = pin("tp", each(head.owner)),
+         { from = span(0, each(heads, 2 * d), d), at = span(0, each(head.position, d), d) },
+         { from = span(0, each(heads, 2 * d, d), d), at = span(0, each(head.position, d, q), d) },
       },
 
       -- Neither comes without the other. shape: what the parameter must look like, "*" for any extent.

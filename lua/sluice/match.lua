@@ -47,7 +47,7 @@ local function expand(pattern)
       elseif listed[name] then
          return nil, ("captures {%s} twice"):format(name)
       end
-      listed[name] = true
+      listed[name] = values
       local list, problem = read_values(name, values)
       if not list then
          return nil, problem
@@ -122,7 +122,7 @@ end
 
 --- Reads a pattern.
 -- @return { simples = the simple patterns that it stands for, names = { capture = number of its wildcard }, listed =
--- { capture = true }, deep = numbers of the ** }, where each simple pattern holds the values of its listed captures as
+-- { capture = "q|k|v" }, deep = numbers of the ** }, where each simple pattern holds the values of its listed captures as
 -- `bound`; or nil and what is wrong with it
 function match.pattern(pattern)
    if #pattern > LONGEST then
@@ -151,6 +151,19 @@ end
 
 -- ---- templates ----
 
+-- The capture that a template's {name}, or {name=a|b} as the pattern has it, stands for; or nil and what is wrong.
+local function read_capture(text, pattern)
+   local name, values = text:match("^([%a_][%w_]*)=(.*)$")
+   name = name or text
+   local listed = pattern.listed[name]
+   if not pattern.names[name] and not listed then
+      return nil, ("uses {%s}, which the pattern does not capture"):format(text)
+   elseif values and values ~= listed then
+      return nil, ("uses {%s}; the pattern has {%s%s}"):format(text, name, listed and "=" .. listed or "")
+   end
+   return pattern.names[name] or { name }
+end
+
 -- Pieces of a template: texts, numbers of wildcards, and { name } for a listed capture.
 local function read_pieces(template, pattern)
    if #template > LONGEST then
@@ -160,22 +173,25 @@ local function read_pieces(template, pattern)
    end
    local pieces, deep, at = {}, 0, 1
    while at <= #template do
-      local first, last, name = find(template, "{([^{}]*)}", at)
+      local first, last, text = find(template, "{([^{}]*)}", at)
       local stars, stars_end = find(template, "**", at, true)
+      local piece, problem
       if stars and (not first or stars < first) then
          deep = deep + 1
          if not pattern.deep[deep] then
             return nil, "has more of ** than the pattern"
          end
-         first, last, name = stars, stars_end, nil
+         first, last, piece = stars, stars_end, pattern.deep[deep]
       elseif not first then
          break
-      end
-      if name and not pattern.names[name] and not pattern.listed[name] then
-         return nil, ("uses {%s}, which the pattern does not capture"):format(name)
+      else
+         piece, problem = read_capture(text, pattern)
+         if not piece then
+            return nil, problem
+         end
       end
       pieces[#pieces + 1] = sub(template, at, first - 1)
-      pieces[#pieces + 1] = not name and pattern.deep[deep] or pattern.names[name] or { name }
+      pieces[#pieces + 1] = piece
       at = last + 1
    end
    pieces[#pieces + 1] = sub(template, at)

@@ -8,6 +8,7 @@ local sealed = require "sluice.sealed"
 local numbers = {}
 
 local MOST_SPREAD = 2 ^ 20
+local MOST_EACH = 1024 -- as many targets as a parameter may have
 
 local kind, made, raise, shown, integer = sealed.kind, sealed.make, sealed.raise, sealed.shown, sealed.integer
 
@@ -22,6 +23,9 @@ function numbers.pick(capture, list)
    for i = 1, #list do
       copy[i] = list[i]
       if type(list[i]) == "table" and not kind(list[i]) and #list[i] > 0 then
+         if #list[i] > MOST_EACH then
+            raise('pick("%s")[%d] must list at most %d copies; it has %d', capture, i - 1, MOST_EACH, #list[i])
+         end
          copy[i], several = {}, true
          for k = 1, #list[i] do
             copy[i][k] = integer(list[i][k], ('pick("%s")[%d][%d]'):format(capture, i - 1, k - 1), 0)
@@ -31,6 +35,25 @@ function numbers.pick(capture, list)
       end
    end
    return made("pick", { capture = capture, list = copy, several = several })
+end
+
+-- A number that is several: each entry of a list, or each of 0 to count - 1, times `step`, from `start` on. The strip that it
+-- stands in is made once for each.
+function numbers.each(list, step, start)
+   local count = type(list) == "number" and integer(list, "each", 1, MOST_EACH)
+   if not count and (type(list) ~= "table" or kind(list) or #list == 0 or #list > MOST_EACH) then
+      raise("each (%s) needs how many, or a list of 1 to %d numbers", shown(list), MOST_EACH)
+   end
+   step = step == nil and 1 or integer(step, "each: step", 0)
+   start = start == nil and 0 or integer(start, "each: start", 0)
+   local values = {}
+   for i = 1, count or #list do
+      values[i] = (count and i - 1 or type(list[i]) == "number" and list[i] or -1) * step + start
+      if values[i] ~= math.floor(values[i]) or values[i] < start or values[i] > sealed.largest then
+         raise("each[%d] (%s) must be an integer of at least 0", i - 1, shown(list[i]))
+      end
+   end
+   return made("each", { each = values })
 end
 
 function numbers.divide(a, b)

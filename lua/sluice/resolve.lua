@@ -15,7 +15,8 @@ local resolve = {}
 local DIRECT, FULL, ALIAS, SKIP = 1, 2, 3, 4
 local DEFAULT = "default resolver"
 local NO_PINS = {}
-local MOST_TARGETS = 64 -- as resolve.c
+local MOST_TARGETS = 1024 -- as plan.h
+local LONGEST, LONGEST_SHOWN = 4096, 200 -- bytes of a name
 
 --- The place of a decision that no rule made.
 resolve.DEFAULT = DEFAULT
@@ -153,8 +154,12 @@ end
 
 -- ---- rules ----
 
+local function shown(name)
+   return check.shorten(name, LONGEST_SHOWN)
+end
+
 local function fail(said, param, text, ...)
-   check.raise("SCRIPT", ('%s: rule "%s": %s %s'):format(said.place, said.pattern, param.name, text:format(...)))
+   check.raise("SCRIPT", ('%s: rule "%s": %s %s'):format(said.place, shown(said.pattern), shown(param.name), text:format(...)))
 end
 
 local function check_shape(said, param)
@@ -187,7 +192,7 @@ local function check_companions(context, entry, matcher, param)
          param.companions = param.companions or {}
          param.companions[#param.companions + 1] = other.number
       elseif not other then
-         fail(entry.said, param, "must come with its companion %s, which the trainer does not announce%s", companion,
+         fail(entry.said, param, "must come with its companion %s, which the trainer does not announce%s", shown(companion),
             announced_hint(context, companion))
       end
    end
@@ -195,8 +200,10 @@ end
 
 -- On a worker that surely holds elements, a live name that is missing is a mistake that can be told at once.
 local function check_live(context, said, param, live, template)
-   if template.everywhere and not context.live[live] then
-      fail(said, param, "goes into %s, which is no live tensor%s", live, nearest.hint(live, context.live_names))
+   if #live > LONGEST then
+      fail(said, param, "goes into %s, a name of %d bytes; a name has at most %d", shown(live), #live, LONGEST)
+   elseif template.everywhere and not context.live[live] then
+      fail(said, param, "goes into %s, which is no live tensor%s", shown(live), nearest.hint(live, context.live_names))
    end
 end
 
@@ -264,7 +271,7 @@ local function decide_by_rule(context, entry, matcher, param)
       local other = said.alias(matcher, param.canonical, entry.bound)
       local announced = context.by_canonical[other]
       if not announced then
-         fail(said, param, "is an alias of %s, which the trainer does not announce%s", other, announced_hint(context, other))
+         fail(said, param, "is an alias of %s, which the trainer does not announce%s", shown(other), announced_hint(context, other))
       end
       param.alias = announced.name
       return ALIAS, reason_of(said), said.place
@@ -273,7 +280,7 @@ local function decide_by_rule(context, entry, matcher, param)
       if said.mode == "full" then
          return FULL, said.text, said.place
       end
-      return FULL, context.set.full, context.set.path
+      return FULL, context.set.full, context.set.place.full
    end
    set_targets(context, entry, matcher, param)
    return DIRECT, reason_of(said), said.place
@@ -285,14 +292,14 @@ local function decide_otherwise(context, param)
       note_loaded_by(context, param)
    end
    if set.full then
-      return FULL, set.full, set.path
+      return FULL, set.full, set.place.full
    elseif set.otherwise == "default" then
       return decide_by_default(context, param)
    elseif set.otherwise == "full" then
-      return FULL, "no rule matches, and otherwise is full", set.path
+      return FULL, "no rule matches, and otherwise is full", set.place.otherwise
    end
-   check.raise("SCRIPT", ('%s: no rule matches parameter %s%s%s; add one, or say otherwise = "default" or "full"'):format(set.path,
-      param.name, param.canonical ~= param.name and (" (renamed %s)"):format(param.canonical) or "", rule.hint(set, param.canonical)))
+   check.raise("SCRIPT", ('%s: no rule matches parameter %s%s%s; add one, or say otherwise = "default" or "full"'):format(set.place.rules,
+      shown(param.name), param.canonical ~= param.name and (" (renamed %s)"):format(shown(param.canonical)) or "", rule.hint(set, param.canonical)))
 end
 
 local function mode_of(context, param)

@@ -14,7 +14,9 @@ local rule = {}
 local MOST_FILES = 8
 local FEW_EDITS = 3 -- between a name and a pattern that was meant for it
 local MOST_PATTERNS = 100000 -- of all rules, pins and unsourced, one for each value of {p=a|b}
+local MOST_STRIPS = 100000 -- of all rules
 local MOST_RENAMES = 256 -- and as many strips: each name goes through all of them
+local LONGEST = 4096 -- bytes of a name
 
 local fail = rule_body.fail
 
@@ -85,6 +87,10 @@ local function add_rule(set, file, made)
    local pattern = read_pattern(made.pattern, function(problem) fail(made, "%s", problem) end)
    count(set, made.place, pattern)
    local said = read_rule(made, pattern)
+   set.parts = set.parts + (said.strips and #said.strips or 0)
+   if set.parts > MOST_STRIPS then
+      check.raise("SCRIPT", ("%s: the rules have more than %d strips in all"):format(made.place, MOST_STRIPS))
+   end
    set.list[#set.list + 1] = said
    said.file, said.read, said.number = file, pattern, #set.list
    for _, simple in ipairs(pattern.simples) do
@@ -120,13 +126,15 @@ local function add_where(set, made)
    local picks, pattern = rule_body.picks_in(made.pins), read_pattern(made.pattern, complain)
    rule_body.check_picks(picks, pattern, complain)
    for _, pick in ipairs(picks) do
-      if pick.several then
+      if pick.each then
+         complain("each is for the strips of rules")
+      elseif pick.several then
          complain(('pick("%s") must give one number each: copies are for rules'):format(pick.capture))
       end
    end
    count(set, made.place, pattern)
    set.pins = set.pins or new_matcher(set)
-   local said = { place = made.place, pattern = made.pattern, names = pattern.names }
+   local said = { word = "where", place = made.place, pattern = made.pattern, names = pattern.names }
    for _, simple in ipairs(pattern.simples) do
       set.pin_count = set.pin_count + 1
       set.pins:add(simple, set.pin_count, { said = said, bound = simple.bound, pins = made.pins, picks = picks,
@@ -197,9 +205,9 @@ end
 -- @param rules a family's name or a path
 -- @param environment of words.environment
 -- @return the set: rules and pins (matchers), list (what each rule says, in order), renames, strips, unsourced, otherwise,
--- full, require_direct, and the path
+-- full, require_direct, the path, and in `place` the "file:line" of rules, otherwise and full
 function rule.load(rules, environment)
-   local set = { list = {}, count = 0, pin_count = 0, patterns = 0, renames = {}, live_renames = {}, strips = {} }
+   local set = { list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, place = {}, renames = {}, live_renames = {}, strips = {} }
    set.rules = new_matcher(set)
    local file, files = nil, 0
    while rules do
@@ -209,14 +217,14 @@ function rule.load(rules, environment)
       if files > MOST_FILES then
          check.raise("SCRIPT", ("%s: extends: more than %d files extend each other"):format(from.path, MOST_FILES))
       end
-      set.path = set.path or file.path
+      set.path, set.place.rules = set.path or file.path, set.place.rules or file.key("rules")
       add_rules(set, file)
       add_pins(set, file)
       add_renames(set, file)
       add_unsourced(set, file)
       for _, key in ipairs({ "otherwise", "full", "require_direct" }) do
-         if set[key] == nil then
-            set[key] = file.result[key]
+         if set[key] == nil and file.result[key] ~= nil then
+            set[key], set.place[key] = file.result[key], file.key(key)
          end
       end
       rules = file.result.extends
@@ -235,7 +243,12 @@ local function rename(renames, name, trace)
    for _, step in ipairs(renames) do
       local found = step.matcher:find(name)
       if found then
-         name = note(trace, step.word, name, found.compiled(step.matcher, name, found.bound), step.from, step.to, step.place)
+         local renamed = found.compiled(step.matcher, name, found.bound)
+         if #renamed > LONGEST then
+            check.raise("SCRIPT", ('%s: %s "%s": it makes of %s a name of %d bytes; a name has at most %d'):format(step.place, step.word,
+               check.shorten(step.from, 200), check.shorten(name), #renamed, LONGEST))
+         end
+         name = note(trace, step.word, name, renamed, step.from, step.to, step.place)
       end
    end
    return name

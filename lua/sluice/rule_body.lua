@@ -34,7 +34,7 @@ local fail = rule_body.fail
 
 -- ---- picks ----
 
---- The pick inside a slice or a pin, if there is one.
+--- The pick (or each) inside a slice or a pin, if there is one.
 function rule_body.pick_in(value)
    local number = value.start or value.at or value.coordinate
    return type(number) == "table" and number or nil
@@ -53,8 +53,13 @@ end
 
 --- Complains of a pick whose capture the pattern (match.pattern's) lacks.
 function rule_body.check_picks(picks, pattern, complain)
+   local count
    for _, pick in ipairs(picks) do
-      if not pattern.names[pick.capture] and not pattern.listed[pick.capture] then
+      if pick.each and count and #pick.each ~= count then
+         complain(("a strip has an each of %d and one of %d"):format(count, #pick.each))
+      elseif pick.each then
+         count = #pick.each
+      elseif not pattern.names[pick.capture] and not pattern.listed[pick.capture] then
          complain(('pick("%s") names no capture of the pattern'):format(pick.capture))
       end
    end

@@ -11,6 +11,7 @@ local words = require "sluice.words"
 local rule_file = {}
 
 local LONGEST = 1048576
+local LONGEST_SHOWN = 400
 local FAMILIES = "sluice.rules."
 
 local KEYS = {
@@ -37,8 +38,8 @@ local function read_family(name, place)
    local text, chunk = core.file(FAMILIES .. name)
    if not text then
       local families = rule_file.families()
-      check.raise("INVALID", ("%srules (%s) must be a path or a family that ships with Sluice: %s%s"):format(place, name,
-         table.concat(families, ", "), nearest.hint(name, families)))
+      check.raise("INVALID", ("%srules (%s) must be a path or a family that ships with Sluice: %s%s"):format(place,
+         check.shorten(name, LONGEST_SHOWN), table.concat(families, ", "), nearest.hint(name, families)))
    end
    return text, (chunk:gsub("^@", ""))
 end
@@ -57,7 +58,7 @@ local function read_path(path, place)
       text, problem = core.read_file(path, LONGEST)
    end
    if not text then
-      check.raise("INVALID", ("%srules (%s) must be a file that can be read"):format(place, problem))
+      check.raise("INVALID", ("%srules (%s) must be a file that can be read"):format(place, check.shorten(problem, LONGEST_SHOWN)))
    end
    return text, path
 end
@@ -147,7 +148,9 @@ local function check_value(file, key, value)
       fail(file, key, "%s (%s) must be a list", key, words.shown(value))
    end
    for index in pairs(value) do
-      if type(index) ~= "number" or index % 1 ~= 0 or index < 1 or index > MOST_ITEMS then
+      if type(index) == "number" and index % 1 == 0 and index > MOST_ITEMS then
+         fail(file, key, "%s must have at most %d entries; it has number %s", key, MOST_ITEMS, words.shown(index))
+      elseif type(index) ~= "number" or index % 1 ~= 0 or index < 1 then
          fail(file, key, "%s must be a list; it has the key '%s'", key, type(index) == "string" and index or words.shown(index))
       end
    end

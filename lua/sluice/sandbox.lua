@@ -12,7 +12,7 @@ local text_pattern = require "sluice.text_pattern"
 local sandbox = {}
 
 local LONGEST_TEXT = 1048576
-local BUDGET = { instructions = 50000000, bytes = 67108864 }
+local BUDGET = { instructions = 50000000, bytes = 268435456 }
 
 local type, error, select, tostring = type, error, select, tostring
 
@@ -237,6 +237,7 @@ function sandbox.run(text, chunkname, extras, budget)
    elseif text:byte(1) == 27 then
       return nil, name .. ": bytecode is not run, only Lua text"
    end
+   text = text:gsub("^\239\187\191", "") -- what some editors put in front of UTF-8
    local chunk, problem = load(text, "@" .. name, "t", environment(extras))
    if not chunk then
       if problem == "not enough memory" then

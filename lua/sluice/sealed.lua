@@ -44,9 +44,9 @@ local function is_own(source)
    return source:find("^@sluice/") and not source:find("^@sluice/rules/")
 end
 
---- "file:line" of the rule code that is running.
+--- "file:line" of the rule code that called the word that asks.
 function sealed.place()
-   for level = 2, 60 do
+   for level = 3, 60 do
       local frame = debug.getinfo(level, "Sl")
       if not frame then
          break
@@ -62,8 +62,12 @@ function sealed.raise(text, ...)
    sandbox.raise(sealed.place() .. ": " .. text:format(...))
 end
 
+local function with_article(kind)
+   return (kind:find("^[aeiou]") and "an " or "a ") .. kind
+end
+
 function SEALED.__newindex(handle)
-   sealed.raise("a %s cannot be changed; make another one", kinds[handle])
+   sealed.raise("%s cannot be changed; make another one", with_article(kinds[handle]))
 end
 
 --- A value as messages show it.
@@ -73,7 +77,7 @@ function sealed.shown(value)
    elseif type(value) == "number" and value == math.floor(value) and math.abs(value) <= LARGEST then
       return ("%.0f"):format(value)
    elseif kinds[value] then
-      return "a " .. kinds[value]
+      return with_article(kinds[value])
    end
    return type(value) == "number" and ("%.14g"):format(value) or type(value) == "boolean" and tostring(value) or type(value)
 end

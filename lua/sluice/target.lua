@@ -12,15 +12,22 @@ local target = {}
 local SPLITS = { ceil = 0, balanced = 1 }
 local CHUNK = 2
 local TO_END = -1
+local MOST_DIMS = 8
+local LONGEST_SHOWN = 200
+local MOST_TEMPLATES = 2 ^ 18
 
 local function fail(said, name, text, ...)
-   check.raise("SCRIPT", ('%s: rule "%s": %s %s'):format(said.place, said.pattern, name, text:format(...)))
+   check.raise("SCRIPT", ('%s: %s "%s": %s %s'):format(said.place, said.word or "rule", check.shorten(said.pattern, LONGEST_SHOWN),
+      check.shorten(name, LONGEST_SHOWN), text:format(...)))
 end
 
 -- ---- captured numbers ----
 
 -- The entry of a pick's list that this name's capture names.
 local function picked(pick, entry, matcher, said, name)
+   if pick.each then
+      return pick.each
+   end
    local text = entry.bound[pick.capture]
    if not text then
       local wild = said.names[pick.capture]
@@ -35,7 +42,7 @@ local function picked(pick, entry, matcher, said, name)
 end
 
 -- What each pick of a list gives for this name, a text that is equal where all give the same, and how many copies there are
--- where a pick gives a list.
+-- where a pick gives a list, as an each does.
 local function pick_all(picks, entry, matcher, said, name)
    if #picks == 0 then
       return picks, ""
@@ -47,7 +54,8 @@ local function pick_all(picks, entry, matcher, said, name)
          if copies and copies ~= #number then
             fail(said, name, "is picked %d and %d copies of", copies, #number)
          end
-         copies, key = #number, (key or "") .. table.concat(number, "+") .. ","
+         copies = #number
+         key = (key or "") .. (pick.each and "" or table.concat(number, "+") .. ",") -- an each is the same for every name
       else
          key = key and key .. number .. "," or #picks == 1 and number or number .. ","
       end
@@ -227,7 +235,12 @@ local function make(context, strip, said, param, at, from, placements)
    local shown = default.shape_text(shape)
    local source, dropped = ranges(from, #shape, "from", said, name, shown)
    local ndim = #shape - dropped
-   local view = ranges(at, ndim + count_selects(at), "at", said, name, shown)
+   local live_ndim = ndim + count_selects(at)
+   if live_ndim > MOST_DIMS then
+      fail(said, name, "of shape %s: with the index of at, its live tensor would have %d dims; %d are allowed", shown, live_ndim,
+         MOST_DIMS)
+   end
+   local view = ranges(at, live_ndim, "at", said, name, shown)
    local mesh, numbers, everywhere, others_empty = layout(context.meshes, placements, strip_extents(source, shape), said, name)
    local pad = strip.pad or others_empty and "empty" or "none"
    local id = context.plan.template(mesh, numbers, source, view, order_of(strip, ndim, said, name), pad)
@@ -279,6 +292,10 @@ function target.templates(context, strip, entry, matcher, param, pins, pins_key)
    local found = strip.templates[key]
    if not found then
       found = {}
+      context.templates = (context.templates or 0) + (copies or 1)
+      if context.templates > MOST_TEMPLATES then
+         fail(said, name, "is one too many: the rules make more than %d different targets", MOST_TEMPLATES)
+      end
       for copy = 1, copies or 1 do
          found[copy] = make_for(context, strip, said, param, pins, copies and of_copy(numbers, copy) or numbers)
       end

@@ -20,7 +20,8 @@ local kind, made, place, raise, shown, integer = sealed.kind, sealed.make, seale
 words.kind, words.value, words.shown, words.place = sealed.kind, sealed.open, sealed.shown, sealed.place
 
 local function integer_or_pick(value, what, low)
-   return kind(value) == "pick" and sealed.open(value) or integer(value, what, low)
+   local stands_for = kind(value) == "pick" or kind(value) == "each"
+   return stands_for and sealed.open(value) or integer(value, what, low)
 end
 
 -- ---- rules ----
@@ -303,7 +304,7 @@ function words.environment(host, meshes, live)
       shard = shard, pin = pin_word(known_axis), first = first_word(known_axis),
       column = made("shard", { axis = "tp", dim = 0 }), row = made("shard", { axis = "tp", dim = 1 }),
       replicate = made("replicate", {}),
-      pick = numbers.pick, divide = numbers.divide, ceil_divide = numbers.ceil_divide, round_up = numbers.round_up,
+      pick = numbers.pick, each = numbers.each, divide = numbers.divide, ceil_divide = numbers.ceil_divide, round_up = numbers.round_up,
       share = numbers.share, spread = numbers.spread,
    }
 end

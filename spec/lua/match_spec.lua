@@ -85,6 +85,7 @@ describe("a template", function()
       { "a.**", "**", "a.b.c", "b.c" }, { "a.**", "b.**", "a", "b" }, { "**.a", "**.b", "a", "b" }, { "**", "m.**", "a.b", "m.a.b" },
       { "a.*.b", "c", "a.x.b", "c" }, { "{p=q|k}", "{p}", "k", "k" },
       { "{a=x|yy}.{l}.{b=z|ww.w}.c", "{b}.{l}.{a}", "yy.5.ww.w.c", "ww.w.5.yy" }, { "a.{l}", "{l}", "a.5", "5" },
+      { "{a=x|yy.z}.{l}.w", "{a=x|yy.z}.{l}.v", "yy.z.5.w", "yy.z.5.v" },
    }
    for _, case in ipairs(cases) do
       it(("%s -> %s makes %s of %s"):format(case[1], case[2], case[4], case[3]), function()
@@ -96,6 +97,8 @@ describe("a template", function()
       { "a.{l}", "{m}", "uses {m}, which the pattern does not capture" }, { "a", "**", "has more of ** than the pattern" },
       { "**", "**.**", "has more of ** than the pattern" }, { "a.{l}", "{l", "has a brace or a star that is no capture" },
       { "a.*", "*", "has a brace or a star that is no capture" },
+      { "{a=x|y}", "{a=y|x}", "uses {a=y|x}; the pattern has {a=x|y}" }, { "{a}", "{a=x}", "uses {a=x}; the pattern has {a}" },
+      { "a", "{a=x}", "uses {a=x}, which the pattern does not capture" },
    }
    for _, case in ipairs(wrong) do
       it(("%s -> %s is refused"):format(case[1], case[2]), function()

@@ -18,6 +18,9 @@ local function names(count, name)
    return { params = list, live = {} }
 end
 
+local LONG_INTO = 'FILE:1: rule "{w}": ' .. ("w"):rep(200) .. "... goes into " .. ("w"):rep(200)
+   .. "..., a name of 8000 bytes; a name has at most 4096"
+
 describe("a hostile rule file", function()
    local cases = {
       { "changes a span after it was checked", "local s = span(0, 0, 4)\ns.dim = 0 / 0", "FILE:2: a span cannot be changed; make another one" },
@@ -26,7 +29,7 @@ describe("a hostile rule file", function()
         "FILE:2: unknown name 'next'" },
       { "changes the text of an error that it caught", "local _, e = pcall(divide, 5, 2)\ne.text = {}\nerror(e)", "FILE:1: 5 does not divide by 2" },
       { "makes a list as long as numbers go", "return {\n rules = { [2^40] = rule 'w' {} } }",
-        "FILE:2: rules must be a list; it has the key '1099511627776'" },
+        "FILE:2: rules must have at most 100000 entries; it has number 1099511627776" },
       { "puts rules between the places of a list", "return {\n rules = { [1.5] = rule 'w' {} } }",
         "FILE:2: rules must be a list; it has the key '1.5'" },
       { "has a pattern longer than any name", "return { rules = { rule(('x'):rep(5000)) {} } }",
@@ -46,12 +49,22 @@ describe("a hostile rule file", function()
         "FILE: more than 256 renames" },
       { "strips without end", "local l = {} for i = 1, 300 do l[i] = 'a' .. i end\nreturn { strip = l, rules = {} }", "FILE: more than 256 strips" },
       { "ends in a call that has no frame left", "local x = 1\nreturn select(-9, x)", "FILE:2: bad argument #1 to '?' (index out of range)" },
+      { "renames to a name that grows", "local l = {} for i = 1, 30 do l[i] = { '{w}', ('{w}'):rep(30) } end\nreturn { rename = l, rules = {} }",
+        "FILE:1: rename \"{w}\": it makes of " .. ("w"):rep(60) .. "... a name of 27000 bytes; a name has at most 4096" },
+      { "goes into a name that no tensor can have", "return { rules = { rule '{w}' { into = ('{w}'):rep(20) } } }", LONG_INTO,
+        { params = { ("w"):rep(400) }, live = {} } },
+      { "picks copies without end", "local t = {} for i = 1, 1025 do t[i] = 0 end\nlocal p = pick('e', { 0, t })",
+        'FILE:2: pick("e")[1] must list at most 1024 copies; it has 1025' },
+      { "has strips without end", [[local s, l = {}, {} for i = 1, 64 do s[i] = {} end
+         for i = 1, 2000 do l[i] = rule('x' .. i) (s) end return { rules = l }]], "FILE:2: the rules have more than 100000 strips in all" },
+      { "goes to places without end", "local s = {} for i = 1, 2 do s[i] = { at = span(0, each(1000), 1) } end\nreturn { rules = { rule 'w' (s) } }",
+        'FILE:2: rule "w": w goes to 2000 places; 1024 are allowed' },
       { "goes on after a value of more than 64 strips", "local t = {} for i = 1, 65 do t[i] = {} end\nreturn { rules = { rule 'w' (t) } }",
         'FILE:2: rule "w": 65 strips; a rule may have 64' },
    }
    for _, case in ipairs(cases) do
       it(case[1], function()
-         assert.equal(case[3], (resolve(case[2])))
+         assert.equal(case[3], (resolve(case[2], case[4])))
       end)
    end
 
@@ -72,6 +85,10 @@ describe("a hostile rule file", function()
          end
          return { rules = l, otherwise = "full" }
       ]], names(400, ("a."):rep(14)))))
+   end)
+
+   it("may have as many rules as are allowed, each made by a word", function()
+      assert.equal("ok", (resolve("local l = {} for i = 1, 99999 do l[i] = rule('x' .. i) {} end l[100000] = rule 'w' {}\nreturn { rules = l }")))
    end)
 
    it("may have thousands of rules without words, each told by its line", function()

@@ -72,6 +72,10 @@ describe("a mistake is told with its place:", function()
       { "{ companion = 5 }", "companion (5) must be a parameter's name, or a list of them" },
       { "{ companion = { 5 } }", "companion[1] (5) must be a text" },
       { '{ layout = pin("ep", pick("e", {0})) }', 'pick("e") names no capture of the pattern' },
+      { "{ from = span(0, each(2), 1), at = span(0, each(3), 1) }", "a strip has an each of 3 and one of 2" },
+      { '{ into = "{p=q|k}" }', "into ({p=q|k}) uses {p=q|k}, which the pattern does not capture" },
+      { "{ at = { index(0, 0), index(1, 0), index(2, 0), index(3, 0), index(4, 0), index(5, 0), index(6, 0) } }",
+        "w of shape [8,16]: with the index of at, its live tensor would have 9 dims; 8 are allowed" },
       -- seen only with a parameter
       { '{ shape = { 9, "*" } }', "w has shape [8,16]; the rule wants [9,*]" },
       { "{ at = span(2, 0, 4) }", "w of shape [8,16]: at slices dim 2 of 2 dims" },
@@ -113,6 +117,10 @@ describe("a mistake is told with its place:", function()
       { '{ at = index(0, pick(1, {})) }', "pick (1) must begin with the name of a capture" },
       { '{ at = index(0, pick("e", {})) }', 'pick("e") (table) needs a list of numbers' },
       { '{ at = index(0, pick("e", {0, "1"})) }', 'pick("e")[1] ("1") must be an integer of at least 0' },
+      { '{ at = index(0, each({})) }', "each (table) needs how many, or a list of 1 to 1024 numbers" },
+      { '{ at = index(0, each(2000)) }', "each (2000) must be an integer from 1 to 1024" },
+      { '{ at = index(0, each({0, 0.5})) }', "each[1] (0.5) must be an integer of at least 0" },
+      { '{ at = index(0, each(2, -1)) }', "each: step (-1) must be an integer of at least 0" },
       { '{ at = span(0, divide(7, 2)) }', "7 does not divide by 2" },
       { '{ at = span(0, divide(8, 0)) }', "divide: by (0) must be an integer of at least 1" },
       { '{ at = span(0, (share(6, 4))) }', "6 cannot be shared among 4 ranks: it must divide" },
@@ -168,6 +176,7 @@ describe("a mistake is told with its place:", function()
       { 'return { pins = {\n where "a" (5) } }', 'FILE:2: where "a" (5) must be followed by pins' },
       { 'return { pins = {\n where "a..b" (pin("pp", 0)) } }', 'FILE:2: where "a..b": the pattern has an empty segment' },
       { 'return { pins = {\n where "a" (pin("pp", pick("l", {0}))) } }', 'FILE:2: where "a": pick("l") names no capture of the pattern' },
+      { 'return { pins = {\n where "a" (pin("pp", each(1))) } }', 'FILE:2: where "a": each is for the strips of rules' },
       { 'return { pins = {\n where(5) } }', "FILE:2: where (5) must be followed by a pattern in quotes" },
       { "host.x = 1", "FILE:1: host.x cannot be set" },
       { "axes.tp = 1", "FILE:1: axes.tp cannot be set" },
@@ -277,7 +286,7 @@ describe("a mistake is told with its place:", function()
    it("a misspelt pattern, by the parameter that it was meant for", function()
       local got = resolving.resolve({ params = { "model.layers.3.self_attn.q_proj.weight" }, live = {},
          text = 'return { rules = {\n rule "model.layers.{l}.self_atn.{p=q|k|v}_proj.weight" {} } }' })
-      assert.equal("destination: FILE: no rule matches parameter model.layers.3.self_attn.q_proj.weight (did you mean rule "
+      assert.equal("destination: FILE:1: no rule matches parameter model.layers.3.self_attn.q_proj.weight (did you mean rule "
          .. '"model.layers.{l}.self_atn.{p=q|k|v}_proj.weight" at FILE:2?); add one, or say otherwise = "default" or "full"', note(got.text))
    end)
 

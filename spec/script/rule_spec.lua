@@ -76,6 +76,11 @@ describe("a rule", function()
    writes("goes to each copy that a pick lists", '{ into = "x", at = index(0, pick("e", {0, {1, 0}})), layout = pin("ep", pick("e", {0, {0, 1}})) }',
       { pattern = "e.{e}", params = { "e.1" }, axes = { { "ep", 2 } }, live = { { name = "x", shape = { 2, 8, 8 } } } },
       "direct [0:8, 0:8] -> 'x' [1, :, :] (ep=0); [0:8, 0:8] -> 'x' [0, :, :] (ep=1)", "e.1")
+   writes("makes a strip once for each of several numbers",
+      '{ layout = pin("tp", each({0, 1})), { from = span(0, each(2, 4), 2), at = span(0, each(2, 0), 2) }, '
+      .. '{ from = span(0, each(2, 4, 2), 2), at = span(0, each({0, 0}, 1, 2), 2) } }', { tp = 2, live = { { name = "w", shape = { 4, 16 } } } },
+      "direct [0:2, 0:16] -> 'w' [0:2, :] (tp=0); [4:6, 0:16] -> 'w' [0:2, :] (tp=1); [2:4, 0:16] -> 'w' [2:4, :] (tp=0); "
+      .. "[6:8, 0:16] -> 'w' [2:4, :] (tp=1)")
    writes("goes whole for a reason", '{ full = "the host wants it" }', { live = {} }, "full")
    writes("goes nowhere for a reason", '{ skip = "not served" }', { live = {} }, "skip")
    writes("is another's alias", '{ alias = "v" }', { params = { "w", "v" }, live = { "v" }, pattern = 'v" {}, rule "w' }, "alias of 'v'")
@@ -154,6 +159,10 @@ describe("a rule file", function()
       assert.equal("direct [0:8, 0:8] -> 'head.w' [:, :] (pp=1)", line(got, "head.w"))
    end)
 
+   it("may begin with the mark that some editors put in front of UTF-8", function()
+      assert.equal("FILE:1", resolving.resolve({ params = { "w" }, live = { "w" }, text = '\239\187\191return { rules = { rule "w" {} } }' }).by.w.where)
+   end)
+
    it("may leave the rest to the default resolver, whole, or refuse it", function()
       local function rest(otherwise)
          return resolving.resolve({ params = { "a.w", "b.w" }, live = { "a.w", { name = "b.w", attributes = { loader = "replicated" } } },
@@ -162,8 +171,9 @@ describe("a rule file", function()
       assert.equal("direct", rest('"default"').by["b.w"].mode)
       assert.equal("default resolver", rest('"default"').by["b.w"].where)
       assert.equal("full", rest('"full"').by["b.w"].mode)
+      assert.equal("FILE:1", rest('"full"').by["b.w"].where)
       assert.equal("no rule matches, and otherwise is full", rest('"full"').by["b.w"].reason)
-      assert.equal('destination: FILE: no rule matches parameter b.w; add one, or say otherwise = "default" or "full"', rest('"error"').text)
+      assert.equal('destination: FILE:1: no rule matches parameter b.w; add one, or say otherwise = "default" or "full"', rest('"error"').text)
       assert.equal(rest('"error"').text, rest("nil").text)
    end)
 

@@ -26,7 +26,7 @@ typedef enum slc_mode {
 /* Its text in the list above. Never NULL. */
 const char *slc_mode_text(slc_mode mode);
 
-#define SLC_MAX_TARGETS 256 /* of one parameter */
+#define SLC_MAX_TARGETS 1024 /* of one parameter */
 
 /*
  * What a target does with the part of its window that no element of the strip fills:

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_TARGETS = 64, MOST_TARGETS_IN_ALL = 1 << 20 /* as plan_wire.c takes */ };
+enum { MOST_TARGETS_IN_ALL = 1 << 20 /* as plan_wire.c takes */ };
 
 static slc_resolver *get_resolver(lua_State *L)
 {
@@ -195,11 +195,11 @@ static int set_destination(lua_State *L)
     size_t index = (size_t)slc_lua_integer(L, 1, 1, INT64_MAX) - 1;
     slc_mode mode = MODES[slc_lua_integer(L, 2, 1, 4)];
     int ntargets = lua_gettop(L) < 6 ? 0 : (lua_gettop(L) - 4) / 2;
-    if (ntargets > MOST_TARGETS)
+    if (ntargets > SLC_MAX_TARGETS)
         return luaL_error(L, "not a destination");
     if ((r->targets += (size_t)ntargets) > MOST_TARGETS_IN_ALL)
         slc_lua_fail(L, SLUICE_SCRIPT, "%s: the rules make more than %d targets in all", luaL_checkstring(L, 4), MOST_TARGETS_IN_ALL);
-    slc_target target[MOST_TARGETS];
+    slc_target few[8], *target = ntargets <= 8 ? few : lua_newuserdata(L, (size_t)ntargets * sizeof *target);
     for (int i = 0; i < ntargets; i++) {
         target[i] = r->template[slc_lua_integer(L, 7 + 2 * i, 1, r->ntemplates) - 1];
         target[i].live = luaL_checkstring(L, 6 + 2 * i);
