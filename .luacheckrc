@@ -4,7 +4,7 @@ exclude_files = {"build*"}
 -- What the sandbox gives to rule files (lua/sluice/words.lua).
 stds.rules = {
    read_globals = {
-      "rule", "where", "span", "index", "shard", "pin", "column", "row", "replicate", "pick", "divide", "ceil_divide", "round_up",
+      "rule", "where", "span", "index", "shard", "pin", "column", "row", "replicate", "pick", "each", "divide", "ceil_divide", "round_up",
       "share", "spread", "required", "optional", "first", "live", "policy",
       host = {other_fields = true}, axes = {other_fields = true}, meshes = {other_fields = true},
    },

@@ -232,10 +232,10 @@ describe("slc_plan_set", function()
 
    it("refuses more targets than are allowed", function()
       local targets = {}
-      for i = 1, 257 do
+      for i = 1, 1025 do
          targets[i] = {live = "x"}
       end
-      assert.equal("destination: llama.lua:12: parameter 'a.weight' [8, 6]: 257 targets; 256 are allowed",
+      assert.equal("destination: llama.lua:12: parameter 'a.weight' [8, 6]: 1025 targets; 1024 are allowed",
          direct(unpack(targets)))
    end)
 end)
