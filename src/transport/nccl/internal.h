@@ -77,6 +77,7 @@ struct slc_transport {
     slc_transport_config config;
     bool worker, aborted;
     int64_t next_tick_ns;
+    int64_t launching_ns; /* trainer: when the first segment of the batch under way came; 0 outside of one */
     slc_cuda cuda;
     slc_device device;
     slc_host_card card;

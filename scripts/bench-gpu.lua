@@ -1,0 +1,164 @@
+--- The table of scripts/bench-gpu, from the samples that gpu_bench printed.
+--
+--    luajit scripts/bench-gpu.lua SAMPLES.json [OUT.json]
+
+local cjson = require "cjson"
+package.path = "./?.lua;" .. package.path
+local measure = require "scripts.measure"
+
+local function slurp(path)
+   local file = io.open(path)
+   local text = file and file:read("*a")
+   if file then
+      file:close()
+   end
+   return text
+end
+
+local run = cjson.decode((assert(slurp(arg[1]), "no samples")))
+local by_name = {}
+for _, row in ipairs(run.rows) do
+   by_name[row.name] = not row.skipped and row or nil
+   for _, series in ipairs({ "seconds", "whole_seconds", "issue_us", "agree_us", "idle_tflops", "busy_tflops" }) do
+      row[series] = row[series] and measure.spread(row[series])
+   end
+end
+
+local function median(name, series)
+   local row = by_name[name]
+   return row and row[series or "seconds"] and row[series or "seconds"].median
+end
+
+--- a / b, or nil where one was not measured.
+local function ratio(a, b)
+   return a and b and a / b
+end
+
+local function rate(name)
+   return ratio(by_name[name] and by_name[name].bytes * 1e-9, median(name))
+end
+
+-- What the copy engines did at their best in this run, in one call, without gaps.
+local limit = math.max(rate("limit_one") or 0, rate("limit_batch") or 0)
+limit = limit > 0 and limit or nil
+
+--- How many times the seconds of the same work by Sluice.
+local function against_ours(row)
+   return row.kind == "peer" and ratio(row.seconds.median, median(row.work)) or nil
+end
+
+-- What the project promises of a ratio or a figure in this run: { what, value, "at least" or "at most", wanted, unit }.
+local function promises()
+   local grouped
+   for _, name in ipairs({ "group", "groups_of_32" }) do
+      local seconds = median(name)
+      grouped = seconds and math.min(seconds, grouped or seconds) or grouped
+   end
+   local direct, device = median("direct"), 0
+   for _, name in ipairs({ "direct", "fused", "half", "eighth", "lora" }) do
+      for _, bytes in ipairs(by_name[name] and by_name[name].device_bytes or {}) do
+         device = math.max(device, bytes)
+      end
+   end
+   local function of_limit(name)
+      return ratio(rate(name), limit)
+   end
+   return {
+      { "direct, of the limit", of_limit("direct"), "at least", 0.98 },
+      { "halved rows, of the limit", of_limit("half"), "at least", 0.95 },
+      { "rows cut in 8, of the limit", of_limit("eighth"), "at least", 0.92 },
+      { "fused, seconds of direct", ratio(median("fused"), direct), "at most", 1.01 },
+      { "times as fast as a broadcast each", ratio(median("broadcast"), direct), "at least", 1.15 },
+      { "times as fast as grouped send and receive", ratio(grouped, direct), "at least", 1.08 },
+      { "times as fast as the packed broadcast", ratio(median("packed"), direct), "at least", 1.22 },
+      { "every SM held, seconds of idle", ratio(median("held_direct"), direct), "at most", 1.03 },
+      { "every SM held, halved rows", ratio(median("held_half"), median("half")), "at most", 1.03 },
+      { "matrix product's rate meanwhile, of idle", ratio(median("product", "busy_tflops"), median("product", "idle_tflops")), "at least", 0.97 },
+      { "small tensors, us", median("lora") and median("lora") * 1e6, "at most", 500 },
+      { "small tensors, times as fast as grouped", ratio(median("group_lora"), median("lora")), "at least", 8 },
+      { "host time to issue, us", median("direct", "issue_us"), "at most", 200 },
+      { "device memory beside the tensors, MB", direct and device * 1e-6, "at most", 64 },
+   }
+end
+
+local function machine()
+   local driver = (slurp("/proc/driver/nvidia/version") or ""):match("Kernel Module[^%d]*([%d.]+)")
+   local nccl = run.nccl > 0 and ("%d.%d.%d"):format(run.nccl / 10000, run.nccl / 100 % 100, run.nccl % 100) or nil
+   return {
+      date = os.date("!%Y-%m-%d"), gpu = run.gpu, gpus = run.gpus, pair = run.pair, driver = driver, nccl = nccl,
+      cuda = ("%d.%d"):format(run.cuda_driver / 1000, run.cuda_driver % 1000 / 10),
+      processor = (slurp("/proc/cpuinfo") or ""):match("model name%s*:%s*([^\n]+)"),
+      kernel = (slurp("/proc/sys/kernel/osrelease") or ""):match("[^\n]+"),
+   }
+end
+
+local function number(value)
+   return value and (value >= 1000 and "%.0f" or value >= 100 and "%.1f" or "%.3f"):format(value) or ""
+end
+
+local function print_table(where, promised)
+   print(("%s and %s (GPUs %d and %d of %d), driver %s, CUDA %s, NCCL %s, %s"):format(where.gpu[1], where.gpu[2], where.pair[1], where.pair[2],
+      where.gpus, where.driver or "unknown", where.cuda, where.nccl or "none", where.date))
+   print(("%s, %d layers; medians of %d with the smallest and the largest, in ms; every byte of every sample compared"):format(run.model, run.layers,
+      run.samples))
+   local format = "%-6s %-16s %-50s %9s %9s %9s %7s %8s %9s %8s"
+   local function line(...)
+      print((format:format(...):gsub("%s+$", "")))
+   end
+   line("kind", "row", "what", "median", "smallest", "largest", "GB/s", "of limit", "issue us", "vs ours")
+   for _, row in ipairs(run.rows) do
+      if row.skipped == "not chosen" then -- and not missed
+      elseif row.skipped then
+         print(("%-6s %-16s %-50s left out: %s"):format(row.kind, row.name, row.title, row.skipped))
+      else
+         local s = row.seconds
+         line(row.kind, row.name, row.title, number(s.median * 1e3), number(s.smallest * 1e3), number(s.largest * 1e3), ("%.1f"):format(rate(row.name)),
+            limit and row.bytes > 1e9 and ("%.3f"):format(rate(row.name) / limit) or "", row.issue_us and ("%.0f"):format(row.issue_us.median) or "",
+            against_ours(row) and ("%.2f"):format(against_ours(row)) or "")
+         if row.wrong_words > 0 then
+            print(("       %s: %.0f words of 8 bytes are WRONG"):format(row.name, row.wrong_words))
+         end
+      end
+   end
+   local direct, product = by_name.direct, by_name.product
+   if direct then
+      print(("direct: start to finish %s ms; of an update %.0f us are agreed on before copies are launched; device memory beside the tensors %.1f MB "
+         .. "(trainer), %.1f MB (worker)"):format(number(direct.whole_seconds.median * 1e3), direct.agree_us.median, direct.device_bytes[1] * 1e-6,
+         direct.device_bytes[2] * 1e-6))
+   end
+   if product then
+      print(("product: bfloat16, 8192 x 8192 x 8192 by cuBLAS: %.0f TFLOP/s alone (%.0f to %.0f), %.0f (%.0f to %.0f) under updates without a pause")
+         :format(product.idle_tflops.median, product.idle_tflops.smallest, product.idle_tflops.largest, product.busy_tflops.median,
+            product.busy_tflops.smallest, product.busy_tflops.largest))
+   end
+   print("\npromised")
+   for _, promise in ipairs(promised) do
+      print(("   %-44s %9s  %s %-6s %s"):format(promise.what, number(promise.value), promise.bound, promise.wanted,
+         promise.met == nil and "not measured" or promise.met and "met" or "NOT MET"))
+   end
+end
+
+local promised = {}
+for i, promise in ipairs(promises()) do
+   local what, value, bound, wanted = promise[1], promise[2], promise[3], promise[4]
+   local met
+   if value then
+      met = bound == "at least" and value >= wanted or bound == "at most" and value <= wanted
+   end
+   promised[i] = { what = what, value = value, bound = bound, wanted = wanted, met = met }
+end
+local where = machine()
+print_table(where, promised)
+if arg[2] then
+   local rows = {}
+   for i, row in ipairs(run.rows) do
+      row.gb_per_s = not row.skipped and rate(row.name) or nil
+      row.of_limit = limit and row.gb_per_s and row.gb_per_s / limit
+      row.times_ours = not row.skipped and against_ours(row) or nil
+      rows[i] = row
+   end
+   local file = assert(io.open(arg[2], "w"))
+   file:write(cjson.encode({ machine = where, model = run.model, layers = run.layers, samples = run.samples, rows = rows, promised = promised }), "\n")
+   file:close()
+   print(("bench-gpu: wrote %s"):format(arg[2]))
+end

@@ -1,0 +1,106 @@
+--- scripts/bench-gpu: what it moves, what it verifies, and what it says where something is missing. Where there is no GPU,
+-- processors stand in for CUDA's driver (spec/support/cuda/).
+
+local cjson = require "cjson"
+local program = require "spec.cli.program"
+
+local folder = program.path:gsub("[^/]*$", "")
+
+--- Whether the benchmark was built; else the spec is pending.
+local function built()
+   local file = io.open(folder .. "gpu_bench")
+   if not file then
+      pending("gpu_bench was not built: nvcc or nccl.h was not found")
+      return false
+   end
+   file:close()
+   return true
+end
+
+-- Runs a shell command line; gives what it printed on both streams, and its exit status.
+local function shell(line)
+   local pipe = assert(io.popen(line .. ' 2>&1; printf "\\n%d" $?'))
+   local text = pipe:read("*a")
+   pipe:close()
+   local said, code = text:match("^(.*)\n(%d+)$")
+   return said, tonumber(code)
+end
+
+local function bench(arguments, stand_in)
+   local environment = stand_in and ("LD_LIBRARY_PATH=%sspec/cuda "):format(folder) or ""
+   return shell(("%sscripts/bench-gpu --build %s --model tiny %s"):format(environment, folder, arguments))
+end
+
+describe("scripts/bench-gpu", function()
+   it("moves the layer list of Llama-3-8B, whole, sliced, fused, and small tensors", function()
+      if built() then
+         local list = cjson.decode((shell(folder .. "gpu_bench list")))
+         local norms, whole = 65 * 4096 * 2, 8030261248 * 2
+         assert.same({ workers = 1, parameters = 291, live_tensors = 291, pieces = 291, bytes = whole, live_bytes = whole, source_bytes = whole,
+            strided_bytes = 0, narrowest_row = 0 }, list.direct)
+         assert.same({ workers = 1, parameters = 291, live_tensors = 291 - 32 * 3, pieces = 291, bytes = whole, live_bytes = whole,
+            source_bytes = whole, strided_bytes = 0, narrowest_row = 0 }, list.fused)
+         for name, parts in pairs({ half = 2, eighth = 8 }) do
+            assert.same({ workers = parts, parameters = 291, live_tensors = 291 * parts, pieces = 291 * parts, bytes = whole + (parts - 1) * norms,
+               live_bytes = whole + (parts - 1) * norms, source_bytes = whole, strided_bytes = whole - norms, narrowest_row = 8192 / parts }, list[name])
+         end
+         assert.equal(450 * 131072, list.lora.bytes)
+      end
+   end)
+
+   it("verifies what it measures through the engine and beside it, and says what it leaves out", function()
+      if built() then
+         local path = os.tmpname()
+         local said, code = bench("--samples 1 --json " .. path, true)
+         assert.equal(0, code, said)
+         local file = assert(io.open(path))
+         local json = cjson.decode(file:read("*a"))
+         file:close()
+         os.remove(path)
+         local left_out = {}
+         for _, row in ipairs(json.rows) do
+            if row.skipped then
+               left_out[#left_out + 1] = row.name .. ": " .. row.skipped
+            else
+               assert.equal(0, row.wrong_words)
+               assert.equal(1, row.seconds.runs)
+            end
+         end
+         local why = ": this driver runs no kernels"
+         assert.same({ "broadcast" .. why, "group" .. why, "groups_of_32" .. why, "packed" .. why, "broadcast_lora" .. why, "group_lora" .. why,
+            "held_direct" .. why, "held_half" .. why, "product" .. why }, left_out)
+      end
+   end)
+
+   it("fails where a byte is not what it must be", function()
+      if built() then
+         local said, code = shell(("LD_LIBRARY_PATH=%sspec/cuda %sgpu_bench --model tiny --samples 1 --rows limit_batch,half --spoil half"):format(folder,
+            folder))
+         assert.equal(1, code, said)
+         assert.truthy(said:find("gpu_bench: 2 words are wrong", 1, true), said)
+      end
+   end)
+
+   it("ends with 3 and the reason where nothing can be measured", function()
+      local said, code = shell("scripts/bench-gpu --build spec")
+      assert.equal(3, code)
+      assert.equal("bench-gpu: nothing can be measured: spec has no gpu_bench and libsluice_cuda.so, which are built where nvcc and nccl.h are found",
+         said:gsub("\n$", ""))
+      if built() then
+         said, code = bench("--gpus 0,7", true)
+         assert.equal(3, code)
+         assert.truthy(said:find("GPU 7 is wanted and this machine has 2", 1, true), said)
+      end
+   end)
+
+   it("refuses what it does not know with 2", function()
+      local said, code = shell("scripts/bench-gpu --rws direct")
+      assert.equal(2, code)
+      assert.truthy(said:find("bench-gpu: unknown argument --rws; scripts/bench-gpu --help tells", 1, true), said)
+      if built() then
+         said, code = bench("--rows direct,dirct", true)
+         assert.equal(2, code)
+         assert.truthy(said:find("gpu_bench: no row dirct; there are: limit_one", 1, true), said)
+      end
+   end)
+end)

@@ -1,0 +1,56 @@
+/*
+ * gpu.h: a GPU as the benchmark uses it: the driver that the transport finds (src/transport/nccl/load.h) and the few
+ * functions more that kernels want. Where these or the compiled kernels are missing, memory is filled and checked by
+ * processors, and what needs kernels says so. Every fault ends the process with a line that names it (see `die`).
+ */
+#ifndef SPEC_GPU_BENCH_GPU_H
+#define SPEC_GPU_BENCH_GPU_H
+
+#include "transport/nccl/load.h"
+#include "work.h"
+
+#define GPU_KERNEL_LIST(X)                                                                                             \
+    X(DeviceGetAttribute, 2000)                                                                                        \
+    X(ModuleLoadData, 2000)                                                                                            \
+    X(ModuleGetFunction, 2000)                                                                                         \
+    X(LaunchKernel, 4000)                                                                                              \
+    X(EventCreate, 2000)                                                                                               \
+    X(EventRecord, 2000)                                                                                               \
+    X(EventQuery, 2000)                                                                                                \
+    X(EventSynchronize, 2000)                                                                                          \
+    X(EventElapsedTime, 2000)
+
+typedef struct gpu {
+    slc_cuda cuda;
+    int ordinal, count, processors; /* processors: SMs, 0 where there are no kernels */
+    char name[128];
+    CUcontext context;
+    CUstream stream;
+#define GPU_MEMBER(name, version) PFN_cu##name##_v##version name;
+    GPU_KERNEL_LIST(GPU_MEMBER)
+#undef GPU_MEMBER
+    CUfunction fill, check, spin;
+    CUdeviceptr words; /* wrong, stop, arrived */
+    CUstream spinning;
+    char why_no_kernels[256];
+} gpu;
+
+/* Ends this process; the parent says the text. */
+__attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
+void must(const gpu *g, CUresult result, const char *what);
+
+/* Makes the context of GPU `ordinal` this thread's. `kernels` is the file of compiled kernels. False where there is no such GPU. */
+bool gpu_open(gpu *g, int ordinal, const char *kernels, char *why, size_t size);
+CUdeviceptr gpu_allocate(const gpu *g, size_t bytes, const char *what);
+size_t gpu_free_bytes(const gpu *g);
+
+/* Each returns when it is done. Bytes are multiples of 8. */
+void gpu_fill(const gpu *g, CUdeviceptr to, size_t bytes, uint64_t seed); /* the pattern of the trainer's memory */
+void gpu_poison(const gpu *g, CUdeviceptr to, size_t bytes);
+uint64_t gpu_wrong(const gpu *g, CUdeviceptr base, const piece *list, size_t count, uint64_t seed); /* words that differ */
+
+/* Every SM is held from the one to the other; both want kernels. */
+void gpu_hold(const gpu *g);
+void gpu_let_go(const gpu *g);
+
+#endif

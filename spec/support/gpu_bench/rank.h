@@ -1,0 +1,105 @@
+/*
+ * rank.h: the two processes of the benchmark and what they share. The trainer's process has one rank, the worker's as many
+ * threads as the work has workers. Both go through the same rows in the same order.
+ */
+#ifndef SPEC_GPU_BENCH_RANK_H
+#define SPEC_GPU_BENCH_RANK_H
+
+#include "gpu.h"
+
+enum { TRAINER, WORKER, SIDES };
+enum { MOST_SAMPLES = 100, MOST_ROWS = 32, MOST_LANES = 1 + MOST_WORKERS };
+
+/* What a row measures in each sample, beside its own seconds. */
+typedef enum series { SECONDS, WHOLE, ISSUE_US, AGREE_US, RATE_IDLE, RATE_BUSY, SERIES } series;
+
+typedef struct outcome {
+    char skipped[256]; /* why; "" where it was measured */
+    double sample[SERIES][MOST_SAMPLES];
+    double lane[MOST_LANES]; /* of the sample under way */
+    uint64_t wrong;
+    size_t device_bytes[SIDES]; /* that an engine took beside the tensors */
+} outcome;
+
+typedef struct shared {
+    _Atomic uint32_t arrived, turn; /* the barrier of all lanes of a row */
+    _Atomic int again;
+    char text[2][1024]; /* of a side that ended in an error */
+    int exit_code[2];
+    char doing[96];
+    char gpu[SIDES][128];
+    int gpus, driver, nccl;
+    CUipcMemHandle limit_memory;
+    unsigned char nccl_id[128];
+    outcome row[MOST_ROWS];
+} shared;
+
+typedef struct options {
+    model model;
+    int samples, gpu[SIDES];
+    bool gpus_given;
+    const char *rows;  /* comma-separated; NULL: all */
+    const char *spoil; /* a row whose check must fail, or NULL */
+    const char *nccl, *cublas, *kernels;
+    double timeout_s;
+} options;
+
+struct engines; /* of one work, in one process */
+struct peers;
+struct product;
+
+typedef struct rank {
+    const options *options;
+    shared *all;
+    int side;
+    gpu gpu;
+    const work *work;      /* all WORKS */
+    const int *listen_fd;  /* of each work */
+    char *const *init_info;
+    CUdeviceptr source, live; /* trainer; worker: the live tensors of all works in turn */
+    CUdeviceptr limit;        /* worker: where bare copies go; trainer: as mapped there */
+    CUdeviceptr box[2];       /* of the packed broadcast */
+    struct engines *engines[WORKS];
+    struct peers *peers;
+    struct product *product;
+} rank;
+
+/* One row: what is measured. */
+typedef struct course {
+    const char *name, *kind, *title;
+    work_id work;
+    const char *(*missing)(rank *r);        /* why this cannot run here, or NULL; asked on both sides */
+    void (*open)(rank *r, const struct course *row);
+    /* Seconds of this side from the last `meet` on; other series go into `out`, at `sample` (-1: warms up). */
+    double (*run)(rank *r, const struct course *row, outcome *out, int sample);
+    bool held;        /* by a kernel that spins on every SM of both GPUs */
+    bool to_limit;    /* writes into the memory of bare copies */
+    int variant;
+} course;
+
+/* All lanes of a row come here before any goes on. */
+void meet(shared *all, int lanes);
+
+extern const course rows[];
+extern const size_t nrows;
+
+/* limit.c */
+void limit_open(rank *r, const course *row);
+double limit_run(rank *r, const course *row, outcome *out, int sample);
+/* ours.c */
+void ours_open(rank *r, const course *row);
+double ours_run(rank *r, const course *row, outcome *out, int sample);
+void ours_close(rank *r);
+/* peers.c */
+const char *peers_missing(rank *r);
+void peers_open(rank *r, const course *row);
+double peers_run(rank *r, const course *row, outcome *out, int sample);
+void peers_close(rank *r);
+enum { PEERS_BROADCAST, PEERS_GROUP, PEERS_GROUPS_OF_32, PEERS_PACKED };
+/* product.c */
+const char *product_missing(rank *r);
+void product_open(rank *r, const course *row);
+double product_run(rank *r, const course *row, outcome *out, int sample);
+const char *kernels_missing(rank *r);
+
+#endif
