@@ -27,10 +27,11 @@ static bool find_functions(gpu *g)
     memcpy(&look_up, &symbol, sizeof look_up);
     CUdriverProcAddressQueryResult found;
     void *function;
-#define GPU_FIND(name, version)                                                                                        \
-    function = NULL;                                                                                                   \
-    if (look_up == NULL || look_up("cu" #name, &function, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) != CUDA_SUCCESS || function == NULL) \
-        return false;                                                                                                  \
+#define GPU_FIND(name, version) \
+    function = NULL; \
+    if (look_up == NULL || look_up("cu" #name, &function, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) != CUDA_SUCCESS || \
+        function == NULL) \
+        return false; \
     memcpy(&g->name, &function, sizeof function);
     GPU_KERNEL_LIST(GPU_FIND)
 #undef GPU_FIND
@@ -105,7 +106,8 @@ CUdeviceptr gpu_allocate(const gpu *g, size_t bytes, const char *what)
     size_t left = 0, all = 0;
     CUresult result = g->cuda.MemAlloc(&made, (bytes + WHOLE - 1) / WHOLE * WHOLE);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && g->cuda.MemGetInfo(&left, &all) == CUDA_SUCCESS)
-        die("GPU %d has no room for %s: %zu bytes wanted, %zu of %zu free (--layers takes fewer)", g->ordinal, what, bytes, left, all);
+        die("GPU %d has no room for %s: %zu bytes wanted, %zu of %zu free (--layers takes fewer)", g->ordinal, what, bytes, left,
+            all);
     must(g, result, what);
     return made;
 }
@@ -130,7 +132,8 @@ static CUresult launch(const gpu *g, CUfunction function, size_t items, void **a
 {
     enum { THREADS = 256 };
     size_t blocks = (items + THREADS - 1) / THREADS, most = (size_t)g->processors * 16;
-    return g->LaunchKernel(function, (unsigned)(blocks < most ? blocks : most), 1, 1, THREADS, 1, 1, 0, g->stream, arguments, NULL);
+    return g->LaunchKernel(function, (unsigned)(blocks < most ? blocks : most), 1, 1, THREADS, 1, 1, 0, g->stream, arguments,
+                           NULL);
 }
 
 static void copy(const gpu *g, CUdeviceptr to, CUdeviceptr from, size_t bytes)

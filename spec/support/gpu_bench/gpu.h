@@ -9,15 +9,15 @@
 #include "transport/nccl/load.h"
 #include "work.h"
 
-#define GPU_KERNEL_LIST(X)                                                                                             \
-    X(DeviceGetAttribute, 2000)                                                                                        \
-    X(ModuleLoadData, 2000)                                                                                            \
-    X(ModuleGetFunction, 2000)                                                                                         \
-    X(LaunchKernel, 4000)                                                                                              \
-    X(EventCreate, 2000)                                                                                               \
-    X(EventRecord, 2000)                                                                                               \
-    X(EventQuery, 2000)                                                                                                \
-    X(EventSynchronize, 2000)                                                                                          \
+#define GPU_KERNEL_LIST(X) \
+    X(DeviceGetAttribute, 2000) \
+    X(ModuleLoadData, 2000) \
+    X(ModuleGetFunction, 2000) \
+    X(LaunchKernel, 4000) \
+    X(EventCreate, 2000) \
+    X(EventRecord, 2000) \
+    X(EventQuery, 2000) \
+    X(EventSynchronize, 2000) \
     X(EventElapsedTime, 2000)
 
 typedef struct gpu {

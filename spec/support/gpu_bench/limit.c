@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-enum { ONE_COPY, A_BATCH };
-
 typedef struct batch {
     size_t nspans, nboxes;
     CUdeviceptr *to, *from;
@@ -60,7 +58,8 @@ void limit_open(rank *r, const course *row)
     }
     meet(r->all, SIDES);
     if (first && r->side == TRAINER)
-        must(&r->gpu, cuda->IpcOpenMemHandle(&r->limit, r->all->limit_memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "mapping memory");
+        must(&r->gpu, cuda->IpcOpenMemHandle(&r->limit, r->all->limit_memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+             "mapping memory");
 }
 
 static CUresult issue(const rank *r, batch *b)
@@ -84,7 +83,9 @@ double limit_run(rank *r, const course *row, outcome *out, int sample)
     if (r->side == WORKER)
         return 0;
     double began = slc_now_s();
-    CUresult result = row->variant == ONE_COPY ? r->gpu.cuda.MemcpyAsync(r->limit, r->source, w->source_bytes, r->gpu.stream) : issue(r, &b);
+    CUresult result = row->variant == LIMIT_ONE_COPY
+                          ? r->gpu.cuda.MemcpyAsync(r->limit, r->source, w->source_bytes, r->gpu.stream)
+                          : issue(r, &b);
     double issued = slc_now_s();
     if (result == CUDA_SUCCESS)
         result = r->gpu.cuda.StreamSynchronize(r->gpu.stream);

@@ -28,7 +28,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const series_names[SERIES] = { "seconds", "whole_seconds", "issue_us", "agree_us", "idle_tflops", "busy_tflops" };
+static const char *const series_names[SERIES] = {
+    "seconds", "whole_seconds", "issue_us", "agree_us", "idle_tflops", "busy_tflops"
+};
 
 static shared *everything; /* of this process and its partner, for die */
 static int own_side = TRAINER;
@@ -165,8 +167,8 @@ static int listener(int *port)
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t length = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 16) != 0
-        || getsockname(fd, (struct sockaddr *)&address, &length) != 0)
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 16) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &length) != 0)
         die("a listening socket: %s", strerror(errno));
     *port = ntohs(address.sin_port);
     return fd;
@@ -174,13 +176,14 @@ static int listener(int *port)
 
 static void print_row(const options *o, const course *row, const work *w, const outcome *out, bool first)
 {
-    printf("%s\n{\"name\":\"%s\",\"kind\":\"%s\",\"work\":\"%s\",\"title\":\"%s\"", first ? "" : ",", row->name, row->kind, w->name, row->title);
+    printf("%s\n{\"name\":\"%s\",\"kind\":\"%s\",\"work\":\"%s\",\"title\":\"%s\"", first ? "" : ",", row->name, row->kind,
+           w->name, row->title);
     if (out->skipped[0] != '\0') {
         printf(",\"skipped\":\"%s\"}", out->skipped);
         return;
     }
-    printf(",\"bytes\":%zu,\"tensors\":%zu,\"workers\":%d,\"wrong_words\":%" PRIu64 ",\"device_bytes\":[%zu,%zu]", w->moved, w->nparams, w->workers,
-           out->wrong, out->device_bytes[TRAINER], out->device_bytes[WORKER]);
+    printf(",\"bytes\":%zu,\"tensors\":%zu,\"workers\":%d,\"wrong_words\":%" PRIu64 ",\"device_bytes\":[%zu,%zu]", w->moved,
+           w->nparams, w->workers, out->wrong, out->device_bytes[TRAINER], out->device_bytes[WORKER]);
     for (series s = 0; s < SERIES; s++) {
         if (out->sample[s][0] <= 0)
             continue;
@@ -195,8 +198,10 @@ static void print_row(const options *o, const course *row, const work *w, const 
 static int print_all(const options *o, const shared *all, const work *works)
 {
     uint64_t wrong = 0;
-    printf("{\"model\":\"%s\",\"layers\":%" PRId64 ",\"samples\":%d,\"gpus\":%d,\"pair\":[%d,%d],\"gpu\":[\"%s\",\"%s\"],\"cuda_driver\":%d,\"nccl\":%d,"
-           "\"rows\":[", o->model.name, o->model.layers, o->samples, all->gpus, o->gpu[TRAINER], o->gpu[WORKER], all->gpu[TRAINER],
+    printf("{\"model\":\"%s\",\"layers\":%" PRId64
+           ",\"samples\":%d,\"gpus\":%d,\"pair\":[%d,%d],\"gpu\":[\"%s\",\"%s\"],\"cuda_driver\":%d,\"nccl\":%d,"
+           "\"rows\":[",
+           o->model.name, o->model.layers, o->samples, all->gpus, o->gpu[TRAINER], o->gpu[WORKER], all->gpu[TRAINER],
            all->gpu[WORKER], all->driver, all->nccl);
     for (size_t i = 0; i < nrows; i++) {
         print_row(o, &rows[i], &works[rows[i].work], &all->row[i], i == 0);
@@ -222,7 +227,8 @@ static int await_both(const pid_t pid[SIDES], shared *all)
         if (code == 0) {
             code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
             if (WIFEXITED(status))
-                fprintf(stderr, "gpu_bench: %s: %s%s%s\n", names[side], all->doing, all->doing[0] != '\0' ? ": " : "", all->text[side]);
+                fprintf(stderr, "gpu_bench: %s: %s%s%s\n", names[side], all->doing, all->doing[0] != '\0' ? ": " : "",
+                        all->text[side]);
             else
                 fprintf(stderr, "gpu_bench: %s: %s: ended by signal %d\n", names[side], all->doing, WTERMSIG(status));
             kill(pid[1 - side], SIGKILL);
@@ -321,8 +327,8 @@ static void take(options *o, const char *key, const char *value, const char **mo
         o->cublas = value;
     else if (strcmp(key, "--kernels") == 0)
         o->kernels = value;
-    else if (strcmp(key, "--gpus") == 0 && sscanf(value, "%d,%d", &o->gpu[TRAINER], &o->gpu[WORKER]) == 2 && o->gpu[TRAINER] >= 0
-             && o->gpu[WORKER] >= 0)
+    else if (strcmp(key, "--gpus") == 0 && sscanf(value, "%d,%d", &o->gpu[TRAINER], &o->gpu[WORKER]) == 2 &&
+             o->gpu[TRAINER] >= 0 && o->gpu[WORKER] >= 0)
         o->gpus_given = true;
     else
         usage("unknown or wrong argument; scripts/bench-gpu --help tells");
@@ -330,7 +336,9 @@ static void take(options *o, const char *key, const char *value, const char **mo
 
 int main(int argc, char **argv)
 {
-    options o = { .samples = 10, .nccl = "libnccl.so.2", .cublas = "libcublas.so.13", .kernels = "gpu_bench_kernels.fatbin", .timeout_s = 60 };
+    options o = {
+        .samples = 10, .nccl = "libnccl.so.2", .cublas = "libcublas.so.13", .kernels = "gpu_bench_kernels.fatbin", .timeout_s = 60
+    };
     const char *model_name = "Llama-3-8B";
     int64_t layers = 0;
     bool lists = argc > 1 && strcmp(argv[1], "list") == 0;

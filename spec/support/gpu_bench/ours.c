@@ -49,7 +49,9 @@ static void register_all(lane *l)
         for (size_t i = 0; i < w->nparams; i++) {
             const param *p = &w->param[i];
             size_t bytes = (size_t)((p->rows > 0 ? p->rows : 1) * p->columns * WORK_ELEMENT);
-            check(l, sluice_register_source(l->engine, p->name, "bfloat16", (const void *)(uintptr_t)(r->source + p->at), bytes, &error),
+            check(l,
+                  sluice_register_source(l->engine, p->name, "bfloat16", (const void *)(uintptr_t)(r->source + p->at), bytes,
+                                         &error),
                   "register_source", &error);
         }
         return;
@@ -61,10 +63,15 @@ static void register_all(lane *l)
         if (t->worker != l->number - 1)
             continue;
         const int64_t shape[] = { t->rows > 0 ? t->rows : t->columns, t->columns };
-        snprintf(attributes, sizeof attributes, t->cut ? "{\"loader\":\"row\",\"input_dim\":1,\"tp_size\":%d}" : "{\"loader\":\"replicated\"}",
-                 w->workers);
-        const sluice_live tensor = { .size = sizeof tensor, .name = t->name, .dtype = "bfloat16", .ndim = t->rows > 0 ? 2 : 1, .shape = shape,
-                                     .data = (void *)(uintptr_t)(r->live + t->at), .attributes = attributes };
+        snprintf(attributes, sizeof attributes,
+                 t->cut ? "{\"loader\":\"row\",\"input_dim\":1,\"tp_size\":%d}" : "{\"loader\":\"replicated\"}", w->workers);
+        const sluice_live tensor = { .size = sizeof tensor,
+                                     .name = t->name,
+                                     .dtype = "bfloat16",
+                                     .ndim = t->rows > 0 ? 2 : 1,
+                                     .shape = shape,
+                                     .data = (void *)(uintptr_t)(r->live + t->at),
+                                     .attributes = attributes };
         check(l, sluice_register_live(l->engine, &tensor, &error), "register_live", &error);
     }
 }

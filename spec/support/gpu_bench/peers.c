@@ -14,9 +14,9 @@
 enum { BUFFERS = 2 };
 static const size_t BUFFER = (size_t)1 << 30;
 
-#define NCCL_LIST(X)                                                                                                   \
-    X(GetVersion) X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(Broadcast) X(Send) X(Recv) X(GroupStart) X(GroupEnd) \
-    X(GetErrorString)
+#define NCCL_LIST(X) \
+    X(GetVersion) \
+    X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(Broadcast) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(GetErrorString)
 
 struct peers {
     void *library;
@@ -40,10 +40,10 @@ static bool find_nccl(struct peers *p, const char *path)
 {
     p->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     void *symbol = NULL;
-#define NCCL_FIND(name)                                                                                                \
-    symbol = p->library == NULL ? NULL : dlsym(p->library, "nccl" #name);                                              \
-    if (symbol == NULL)                                                                                                \
-        return false;                                                                                                  \
+#define NCCL_FIND(name) \
+    symbol = p->library == NULL ? NULL : dlsym(p->library, "nccl" #name); \
+    if (symbol == NULL) \
+        return false; \
     memcpy(&p->name, &symbol, sizeof symbol);
     NCCL_LIST(NCCL_FIND)
 #undef NCCL_FIND
@@ -66,31 +66,6 @@ const char *peers_missing(rank *r)
     return r->peers->library != NULL ? NULL : "no libnccl.so.2 was found (--nccl names it)";
 }
 
-void peers_open(rank *r, const course *row)
-{
-    struct peers *p = r->peers;
-    const work *w = &r->work[WORK_DIRECT];
-    size_t most = w->nparams;
-    if (p->comm == NULL) {
-        ncclUniqueId id;
-        if (r->side == TRAINER) {
-            nccl_must(p, p->GetUniqueId(&id), "ncclGetUniqueId");
-            memcpy(r->all->nccl_id, &id, sizeof id);
-        }
-        meet(r->all, SIDES);
-        memcpy(&id, r->all->nccl_id, sizeof id);
-        nccl_must(p, p->CommInitRank(&p->comm, SIDES, id, r->side), "ncclCommInitRank");
-        p->to = need(calloc(most, sizeof *p->to));
-        p->from = need(calloc(most, sizeof *p->from));
-        p->bytes = need(calloc(most, sizeof *p->bytes));
-        for (int i = 0; i < BUFFERS; i++)
-            must(&r->gpu, r->gpu.cuda.StreamCreate(&p->stream[i], CU_STREAM_NON_BLOCKING), "a stream");
-    }
-    for (int i = 0; row->variant == PEERS_PACKED && i < BUFFERS; i++)
-        if (p->buffer[i] == 0)
-            p->buffer[i] = gpu_allocate(&r->gpu, BUFFER, "a buffer of the packed broadcast");
-}
-
 static void *tensor(const rank *r, const piece *p)
 {
     return (void *)(uintptr_t)(r->side == TRAINER ? r->source + p->from : r->live + p->to);
@@ -101,7 +76,8 @@ static void broadcast_each(const rank *r, const work *w)
     const struct peers *p = r->peers;
     for (size_t i = 0; i < w->npieces; i++) {
         void *data = tensor(r, &w->piece[i]);
-        nccl_must(p, p->Broadcast(data, data, w->piece[i].width * w->piece[i].height, ncclUint8, 0, p->comm, p->stream[0]), "ncclBroadcast");
+        nccl_must(p, p->Broadcast(data, data, w->piece[i].width * w->piece[i].height, ncclUint8, 0, p->comm, p->stream[0]),
+                  "ncclBroadcast");
     }
 }
 
@@ -113,8 +89,10 @@ static void send_groups(const rank *r, const work *w, size_t group)
         for (size_t end = i + group < w->npieces ? i + group : w->npieces; i < end; i++) {
             size_t bytes = w->piece[i].width * w->piece[i].height;
             void *data = tensor(r, &w->piece[i]);
-            nccl_must(p, r->side == TRAINER ? p->Send(data, bytes, ncclUint8, WORKER, p->comm, p->stream[0])
-                                            : p->Recv(data, bytes, ncclUint8, TRAINER, p->comm, p->stream[0]), "ncclSend or ncclRecv");
+            nccl_must(p,
+                      r->side == TRAINER ? p->Send(data, bytes, ncclUint8, WORKER, p->comm, p->stream[0])
+                                         : p->Recv(data, bytes, ncclUint8, TRAINER, p->comm, p->stream[0]),
+                      "ncclSend or ncclRecv");
         }
         nccl_must(p, p->GroupEnd(), "ncclGroupEnd");
     }
@@ -133,7 +111,8 @@ static void copy_packed(const rank *r, const work *w, size_t first, size_t end, 
         p->bytes[i - first] = w->piece[i].width * w->piece[i].height;
         offset += p->bytes[i - first];
     }
-    must(&r->gpu, r->gpu.cuda.MemcpyBatchAsync(p->to, p->from, p->bytes, end - first, &attributes, &zero, 1, &failed, p->stream[b]),
+    must(&r->gpu,
+         r->gpu.cuda.MemcpyBatchAsync(p->to, p->from, p->bytes, end - first, &attributes, &zero, 1, &failed, p->stream[b]),
          "packing or unpacking");
 }
 
@@ -154,6 +133,34 @@ static void broadcast_packed(const rank *r, const work *w)
         if (r->side == WORKER)
             copy_packed(r, w, first, end, b);
     }
+}
+
+void peers_open(rank *r, const course *row)
+{
+    struct peers *p = r->peers;
+    const work *w = &r->work[WORK_DIRECT];
+    size_t most = w->nparams;
+    if (p->comm == NULL) {
+        ncclUniqueId id;
+        if (r->side == TRAINER) {
+            nccl_must(p, p->GetUniqueId(&id), "ncclGetUniqueId");
+            memcpy(r->all->nccl_id, &id, sizeof id);
+        }
+        meet(r->all, SIDES);
+        memcpy(&id, r->all->nccl_id, sizeof id);
+        nccl_must(p, p->CommInitRank(&p->comm, SIDES, id, r->side), "ncclCommInitRank");
+        p->to = need(calloc(most, sizeof *p->to));
+        p->from = need(calloc(most, sizeof *p->from));
+        p->bytes = need(calloc(most, sizeof *p->bytes));
+        for (int i = 0; i < BUFFERS; i++)
+            must(&r->gpu, r->gpu.cuda.StreamCreate(&p->stream[i], CU_STREAM_NON_BLOCKING), "a stream");
+        /* A run whose first call was a send did not come to its end with NCCL 2.28.9. */
+        broadcast_each(r, w);
+        must(&r->gpu, r->gpu.cuda.StreamSynchronize(p->stream[0]), "the first broadcasts");
+    }
+    for (int i = 0; row->variant == PEERS_PACKED && i < BUFFERS; i++)
+        if (p->buffer[i] == 0)
+            p->buffer[i] = gpu_allocate(&r->gpu, BUFFER, "a buffer of the packed broadcast");
 }
 
 double peers_run(rank *r, const course *row, outcome *out, int sample)

@@ -1,6 +1,7 @@
 /*
  * product.c: what an update costs a worker that computes: the rate of bfloat16 matrix products (cuBLAS, found when the process
- * runs; 8192 x 8192 x 8192, random values) alone, and while one update after the other comes in.
+ * runs; 8192 x 8192 x 8192, random values) alone, and while one update after the other comes in; and the same with bare
+ * copies or NCCL in the update's place.
  */
 #include "rank.h"
 
@@ -13,9 +14,9 @@ enum { R_16BF = 14, COMPUTE_32F = 68, NO_TRANSPOSE = 0, ANY_WAY = -1 }; /* cubla
 
 typedef int (*create_function)(void **handle);
 typedef int (*set_stream_function)(void *handle, CUstream stream);
-typedef int (*product_function)(void *handle, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha, const void *a,
-                                int type_a, int lda, const void *b, int type_b, int ldb, const void *beta, void *c, int type_c, int ldc,
-                                int compute, int algorithm);
+typedef int (*product_function)(void *handle, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha,
+                                const void *a, int type_a, int lda, const void *b, int type_b, int ldb, const void *beta, void *c,
+                                int type_c, int ldc, int compute, int algorithm);
 
 struct product {
     void *library, *handle;
@@ -73,8 +74,8 @@ void product_open(rank *r, const course *row)
 {
     struct product *p = r->product;
     const gpu *g = &r->gpu;
-    ours_open(r, row);
-    if (r->side == TRAINER)
+    row->open_beside(r, row);
+    if (r->side == TRAINER || p->handle != NULL)
         return;
     p->a = random_matrix(g, 1);
     p->b = random_matrix(g, 2);
@@ -93,8 +94,8 @@ static void multiply_all(rank *r)
     const int n = SIDE_LENGTH;
     must(&r->gpu, r->gpu.EventRecord(p->began, p->stream), "an event");
     for (int i = 0; i < PRODUCTS; i++)
-        if (p->multiply(p->handle, NO_TRANSPOSE, NO_TRANSPOSE, n, n, n, &one, (void *)(uintptr_t)p->a, R_16BF, n, (void *)(uintptr_t)p->b,
-                        R_16BF, n, &zero, (void *)(uintptr_t)p->c, R_16BF, n, COMPUTE_32F, ANY_WAY) != 0)
+        if (p->multiply(p->handle, NO_TRANSPOSE, NO_TRANSPOSE, n, n, n, &one, (void *)(uintptr_t)p->a, R_16BF, n,
+                        (void *)(uintptr_t)p->b, R_16BF, n, &zero, (void *)(uintptr_t)p->c, R_16BF, n, COMPUTE_32F, ANY_WAY) != 0)
             die("cublasGemmEx failed");
     must(&r->gpu, r->gpu.EventRecord(p->ended, p->stream), "an event");
 }
@@ -108,7 +109,7 @@ static double rate(rank *r)
     return 2.0 * SIDE_LENGTH * SIDE_LENGTH * SIDE_LENGTH * PRODUCTS / (double)ms * 1e-9;
 }
 
-/* Updates follow one another until the products are done; the seconds are those of the first, which has them for company all the way. */
+/* They follow one another until the products are done; the seconds are those of the first, which has them for company all the way. */
 double product_run(rank *r, const course *row, outcome *out, int sample)
 {
     double idle = 0, first = 0;
@@ -118,7 +119,7 @@ double product_run(rank *r, const course *row, outcome *out, int sample)
         multiply_all(r);
     }
     for (bool again = true, counted = false; again; counted = true) {
-        double seconds = ours_run(r, row, out, sample);
+        double seconds = row->beside(r, row, out, sample);
         first = counted ? first : seconds;
         if (r->side == WORKER)
             r->all->again = r->gpu.EventQuery(r->product->ended) == CUDA_ERROR_NOT_READY;

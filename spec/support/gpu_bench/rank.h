@@ -38,7 +38,7 @@ typedef struct options {
     model model;
     int samples, gpu[SIDES];
     bool gpus_given;
-    const char *rows;  /* comma-separated; NULL: all */
+    const char *rows; /* comma-separated; NULL: all */
     const char *spoil; /* a row whose check must fail, or NULL */
     const char *nccl, *cublas, *kernels;
     double timeout_s;
@@ -53,12 +53,12 @@ typedef struct rank {
     shared *all;
     int side;
     gpu gpu;
-    const work *work;      /* all WORKS */
-    const int *listen_fd;  /* of each work */
+    const work *work; /* all WORKS */
+    const int *listen_fd; /* of each work */
     char *const *init_info;
     CUdeviceptr source, live; /* trainer; worker: the live tensors of all works in turn */
-    CUdeviceptr limit;        /* worker: where bare copies go; trainer: as mapped there */
-    CUdeviceptr box[2];       /* of the packed broadcast */
+    CUdeviceptr limit; /* worker: where bare copies go; trainer: as mapped there */
+    CUdeviceptr box[2]; /* of the packed broadcast */
     struct engines *engines[WORKS];
     struct peers *peers;
     struct product *product;
@@ -68,12 +68,15 @@ typedef struct rank {
 typedef struct course {
     const char *name, *kind, *title;
     work_id work;
-    const char *(*missing)(rank *r);        /* why this cannot run here, or NULL; asked on both sides */
+    const char *(*missing)(rank *r); /* why this cannot run here, or NULL; asked on both sides */
     void (*open)(rank *r, const struct course *row);
     /* Seconds of this side from the last `meet` on; other series go into `out`, at `sample` (-1: warms up). */
     double (*run)(rank *r, const struct course *row, outcome *out, int sample);
-    bool held;        /* by a kernel that spins on every SM of both GPUs */
-    bool to_limit;    /* writes into the memory of bare copies */
+    /* product_run: what goes on beside the products. */
+    void (*open_beside)(rank *r, const struct course *row);
+    double (*beside)(rank *r, const struct course *row, outcome *out, int sample);
+    bool held; /* by a kernel that spins on every SM of both GPUs */
+    bool to_limit; /* writes into the memory of bare copies */
     int variant;
 } course;
 
@@ -84,6 +87,7 @@ extern const course rows[];
 extern const size_t nrows;
 
 /* limit.c */
+enum { LIMIT_ONE_COPY, LIMIT_BATCH };
 void limit_open(rank *r, const course *row);
 double limit_run(rank *r, const course *row, outcome *out, int sample);
 /* ours.c */
@@ -95,7 +99,7 @@ const char *peers_missing(rank *r);
 void peers_open(rank *r, const course *row);
 double peers_run(rank *r, const course *row, outcome *out, int sample);
 void peers_close(rank *r);
-enum { PEERS_BROADCAST, PEERS_GROUP, PEERS_GROUPS_OF_32, PEERS_PACKED };
+enum { PEERS_BROADCAST, PEERS_GROUP, /* variants, as those of limit.c */ PEERS_GROUPS_OF_32, PEERS_PACKED };
 /* product.c */
 const char *product_missing(rank *r);
 void product_open(rank *r, const course *row);

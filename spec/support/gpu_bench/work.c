@@ -89,8 +89,11 @@ static bool fused_name(const char *name, char *fused, size_t size, bool *first)
     static const struct {
         const char *part, *whole;
         bool first;
-    } parts[] = { { "q_proj", "qkv_proj", true }, { "k_proj", "qkv_proj", false }, { "v_proj", "qkv_proj", false },
-                  { "gate_proj", "gate_up_proj", true }, { "up_proj", "gate_up_proj", false } };
+    } parts[] = { { "q_proj", "qkv_proj", true },
+                  { "k_proj", "qkv_proj", false },
+                  { "v_proj", "qkv_proj", false },
+                  { "gate_proj", "gate_up_proj", true },
+                  { "up_proj", "gate_up_proj", false } };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         const char *found = strstr(name, parts[i].part);
         if (found == NULL || found[-1] != '.')
@@ -113,8 +116,12 @@ static void add_live(work *w, int worker, const param *p, const char *name, bool
         snprintf(l->name, sizeof l->name, "%s", name);
     }
     w->live[w->nlives - 1].rows += rows;
-    w->piece[w->npieces++] = (piece){ .worker = worker, .from = p->at + (cut ? (size_t)worker * width : 0), .to = w->live_bytes,
-                                      .width = width, .height = height, .pitch = (size_t)(p->columns * WORK_ELEMENT) };
+    w->piece[w->npieces++] = (piece){ .worker = worker,
+                                      .from = p->at + (cut ? (size_t)worker * width : 0),
+                                      .to = w->live_bytes,
+                                      .width = width,
+                                      .height = height,
+                                      .pitch = (size_t)(p->columns * WORK_ELEMENT) };
     w->live_bytes += width * height;
     w->moved += width * height;
 }
@@ -148,9 +155,9 @@ work work_make(work_id id, const model *m)
     for (size_t i = 0; i < w.nparams; i++)
         w.names[i] = w.param[i].name;
     snprintf(w.host, sizeof w.host,
-             "{\"tensor_parallel_size\":%d,\"hidden_size\":%" PRId64 ",\"intermediate_size\":%" PRId64 ",\"num_attention_heads\":%" PRId64
-             ",\"num_key_value_heads\":%" PRId64 ",\"vocab_size\":%" PRId64 ",\"padded_vocab_size\":%" PRId64 ",\"num_hidden_layers\":%" PRId64
-             "}",
+             "{\"tensor_parallel_size\":%d,\"hidden_size\":%" PRId64 ",\"intermediate_size\":%" PRId64
+             ",\"num_attention_heads\":%" PRId64 ",\"num_key_value_heads\":%" PRId64 ",\"vocab_size\":%" PRId64
+             ",\"padded_vocab_size\":%" PRId64 ",\"num_hidden_layers\":%" PRId64 "}",
              w.workers, m->hidden, m->intermediate, m->heads, m->kv_heads, m->vocabulary, m->vocabulary, m->layers);
     return w;
 }
@@ -162,8 +169,10 @@ char *work_init_info(const work *w, int port)
     char *text = NULL;
     size_t size = 0;
     FILE *out = need(open_memstream(&text, &size));
-    fprintf(out, "{\"schema_version\":2,\"master_address\":\"127.0.0.1\",\"master_port\":%d,\"rank_offset\":1,\"world_size\":%d,"
-                 "\"dst_mesh_dims\":[1,%d],\"params\":[", port, 1 + w->workers, w->workers);
+    fprintf(out,
+            "{\"schema_version\":2,\"master_address\":\"127.0.0.1\",\"master_port\":%d,\"rank_offset\":1,\"world_size\":%d,"
+            "\"dst_mesh_dims\":[1,%d],\"params\":[",
+            port, 1 + w->workers, w->workers);
     for (size_t i = 0; i < w->nparams; i++) {
         const param *p = &w->param[i];
         fprintf(out, "%s{\"name\":\"%s\",\"dtype_name\":\"bfloat16\",\"shape\":[", i == 0 ? "" : ",", p->name);
@@ -189,8 +198,8 @@ void work_list(const model *m)
             }
         printf("%s\"%s\":{\"workers\":%d,\"parameters\":%zu,\"live_tensors\":%zu,\"pieces\":%zu,\"bytes\":%zu,\"live_bytes\":%zu,"
                "\"source_bytes\":%zu,\"strided_bytes\":%zu,\"narrowest_row\":%zu}",
-               id == 0 ? "" : ",", w.name, w.workers, w.nparams, w.nlives, w.npieces, w.moved, w.live_bytes, w.source_bytes, strided,
-               strided > 0 ? narrowest : 0);
+               id == 0 ? "" : ",", w.name, w.workers, w.nparams, w.nlives, w.npieces, w.moved, w.live_bytes, w.source_bytes,
+               strided, strided > 0 ? narrowest : 0);
         free(w.param), free(w.live), free(w.piece), free(w.names);
     }
     printf("}\n");

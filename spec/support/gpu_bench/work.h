@@ -23,7 +23,7 @@ typedef struct model {
 typedef struct param {
     char name[72];
     int64_t rows, columns; /* rows 0: one dim */
-    size_t at;             /* in the trainer's memory */
+    size_t at; /* in the trainer's memory */
 } param;
 
 typedef struct live {
@@ -51,8 +51,8 @@ typedef struct work {
     size_t npieces;
     size_t source_bytes, live_bytes; /* of either memory */
     size_t moved;
-    const char *rules;  /* NULL: the default resolver */
-    char host[512];     /* what a worker's host describes */
+    const char *rules; /* NULL: the default resolver */
+    char host[512]; /* what a worker's host describes */
     const char **names; /* of all params, for sluice_update */
 } work;
 
