@@ -67,7 +67,8 @@ typedef struct slc_nccl_peer {
     size_t nlandings, landing_capacity;
     uint32_t *first;      /* by plan index: where its landings begin; one more at the end */
     CUstream stream;
-    size_t nspans, nboxes; /* queued for one launch; there is room for all landings */
+    size_t nspans, nboxes; /* queued for one launch, which goes when they are `enough` */
+    size_t enough;
     CUdeviceptr *to, *from;
     size_t *bytes;
     CUDA_MEMCPY3D_BATCH_OP *box;
@@ -131,7 +132,7 @@ sluice_status slc_nccl_serve(slc_transport *transport, slc_wait *wait, sluice_er
 sluice_status slc_nccl_greet(slc_transport *transport, slc_nccl_peer *peer, slc_wait *wait, sluice_error *error);
 
 /* link.c: a batch, on either side. The device is entered. */
-sluice_status slc_link_prepare(slc_nccl_peer *peer, sluice_error *error); /* trainer: room for a whole plan */
+sluice_status slc_link_prepare(slc_nccl_peer *peer, size_t nparams, sluice_error *error); /* trainer: room for a launch */
 sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error);
 sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait,
                                sluice_error *error);

@@ -1,7 +1,8 @@
 /*
- * link.c: a batch over the link. A trainer gathers the copies of each worker and launches them together, behind the word
- * that says that the worker's tensors may be written, and in front of the word that says they are. Full parameters are
- * launched one by one: a worker tells by its mailbox which staging slot is free. Owns nothing.
+ * link.c: a batch over the link. A trainer gathers the copies of each worker and launches them some at a time, so that the
+ * GPU moves the first while the host issues the next, behind the word that says that the worker's tensors may be written,
+ * and in front of the word that says they are. Full parameters are launched one by one: a worker tells by its mailbox which
+ * staging slot is free. Owns nothing.
  */
 #include "transport/nccl/internal.h"
 
@@ -10,18 +11,24 @@
 #include <time.h>
 
 enum { WORD = sizeof(uint64_t) };
+/* Copies in the first launch to a worker, and how many times as many in the next: the GPU gets to work early, and few launches
+   cost the host little. */
+enum { FIRST = 32, GROWTH = 4, MOST = FIRST * GROWTH * GROWTH };
 
 /* ---- the trainer: launching ---- */
 
-sluice_status slc_link_prepare(slc_nccl_peer *peer, sluice_error *error)
+sluice_status slc_link_prepare(slc_nccl_peer *peer, size_t nparams, sluice_error *error)
 {
-    size_t most = peer->nlandings;
+    size_t largest = 0;
+    for (size_t i = 0; i < nparams; i++)
+        largest = peer->first[i + 1] - peer->first[i] > largest ? peer->first[i + 1] - peer->first[i] : largest;
+    size_t most = MOST + largest; /* before a launch there may be one fewer than MOST, and the parameter that goes beyond */
     peer->to = slc_allocate_zeroed(most, sizeof *peer->to);
     peer->from = slc_allocate_zeroed(most, sizeof *peer->from);
     peer->bytes = slc_allocate_zeroed(most, sizeof *peer->bytes);
     peer->box = slc_allocate_zeroed(most, sizeof *peer->box);
     if (peer->to == NULL || peer->from == NULL || peer->bytes == NULL || peer->box == NULL)
-        return slc_fail_memory(error, SLC_RUNTIME, "the copies of a whole plan", most * (3 * WORD + sizeof *peer->box));
+        return slc_fail_memory(error, SLC_RUNTIME, "the copies of a launch", most * (3 * WORD + sizeof *peer->box));
     return SLUICE_OK;
 }
 
@@ -32,6 +39,7 @@ static sluice_status enter_batch(slc_transport *transport, slc_nccl_peer *peer, 
         return SLUICE_OK;
     peer->active = true;
     peer->batches++;
+    peer->enough = FIRST;
     CUdeviceptr opened = transport->words + (CUdeviceptr)(peer - transport->peer) * WORD;
     return slc_nccl_check(transport,
                           transport->cuda.StreamWaitValue64(peer->stream, opened, peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
@@ -110,13 +118,13 @@ static CUresult launch_boxes(const slc_transport *transport, slc_nccl_peer *peer
     return result;
 }
 
-/* Launches what is queued for a worker, and raises one of its words behind that. */
+/* Launches what is queued for a worker and, unless `word` is 0, raises that word of it behind all that was launched before. */
 static sluice_status launch(slc_transport *transport, slc_nccl_peer *peer, CUdeviceptr word, uint64_t value, sluice_error *error)
 {
     CUresult result = launch_spans(transport, peer);
     if (result == CUDA_SUCCESS)
         result = launch_boxes(transport, peer);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && word != 0)
         result = transport->cuda.StreamWriteValue64(peer->stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT);
     peer->nspans = peer->nboxes = 0;
     return slc_nccl_check(transport, result, SLC_UPDATE, "launching copies to a worker", error);
@@ -154,7 +162,10 @@ static sluice_status send_to(slc_transport *transport, slc_nccl_peer *peer, uint
     if (!peer->landing[begin].staged) {
         for (uint32_t i = begin; i < end; i++)
             queue(peer, &peer->landing[i], source);
-        return SLUICE_OK;
+        if (peer->nspans + peer->nboxes < peer->enough)
+            return SLUICE_OK;
+        peer->enough = peer->enough < MOST ? peer->enough * GROWTH : MOST;
+        return launch(transport, peer, 0, 0, error);
     }
     uint64_t slot;
     status = await_slot(peer, wait, &slot, error);

@@ -288,7 +288,7 @@ static sluice_status connect_trainer(slc_transport *transport, slc_wait *wait, s
         slc_nccl_peer *peer = &transport->peer[i];
         status = slc_nccl_greet(transport, peer, wait, error);
         if (status == SLUICE_OK)
-            status = slc_link_prepare(peer, error);
+            status = slc_link_prepare(peer, transport->config.program->count, error);
         if (status == SLUICE_OK)
             status = try_peer(transport, peer, error);
     }
