@@ -436,7 +436,7 @@ void slc_group_pump(slc_group *group, const char *stage, int wait_ms)
     /* Frames that came together with the welcome. */
     if (group->rank != 0 && group->channel[0] != NULL && slc_channel_pending(group->channel[0]))
         take_in(group, stage, 0);
-    int count = epoll_wait(group->state->poller, event, EVENTS_AT_ONCE, slc_keeper_patience(group, wait_ms));
+    int count = slc_keeper_wait(group, event, EVENTS_AT_ONCE, wait_ms);
     if (count < 0 && errno != EINTR) {
         sluice_error cause = SLUICE_ERROR_INIT;
         slc_fail_errno(&cause, errno, stage, "cannot watch the connections");

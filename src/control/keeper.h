@@ -8,14 +8,16 @@
 
 #include "control/group.h"
 
+#include <sys/epoll.h>
+
 enum { SLC_TICKS_A_BEAT = 4, SLC_BEATS_TO_BE_LOST = 3 };
 
 /* Starts the keeper of a group that has beats; without beats there is nothing to do. It calls nothing of the host. */
 sluice_status slc_keeper_start(slc_group *group, sluice_error *error);
 void slc_keeper_stop(slc_group *group); /* waits for it; the caller holds no lock of the group; may be called again */
 
-/* Holding the lock: how long a pump may wait before the next tick, at most `wait_ms`. */
-int slc_keeper_patience(const slc_group *group, int wait_ms);
+/* Holding the lock: waits for events of the group's links as epoll_wait does, at most `wait_ms` and until the next tick. */
+int slc_keeper_wait(slc_group *group, struct epoll_event *event, int most, int wait_ms);
 
 /*
  * Holding the lock, with everything taken in that has come: does the tick that is due. A link that was silent for three
