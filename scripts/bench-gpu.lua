@@ -118,7 +118,8 @@ local function print_table(where, promised)
          print(("%-6s %-16s %-50s left out: %s"):format(row.kind, row.name, row.title, row.skipped))
       elseif not row.skipped then
          local s = row.seconds
-         line(row.kind, row.name, row.title, number(s.median * 1e3), number(s.smallest * 1e3), number(s.largest * 1e3), ("%.1f"):format(rate(row.name)),
+         line(row.kind, row.name, row.title, number(s.median * 1e3), number(s.smallest * 1e3), number(s.largest * 1e3),
+            ("%.1f"):format(rate(row.name)),
             limit and row.bytes > 1e9 and ("%.3f"):format(rate(row.name) / limit) or "", row.issue_us and ("%.0f"):format(row.issue_us.median) or "",
             against_ours(row) and ("%.2f"):format(against_ours(row)) or "")
          if row.wrong_words > 0 then
@@ -167,7 +168,8 @@ if arg[3] then
       rows[i] = row
    end
    local file = assert(io.open(arg[3], "w"))
-   file:write(cjson.encode({ machine = where, model = run.model, layers = run.layers, samples = run.samples, rows = rows, promised = promised }), "\n")
+   local whole = { machine = where, model = run.model, layers = run.layers, samples = run.samples, rows = rows, promised = promised }
+   file:write(cjson.encode(whole), "\n")
    file:close()
    print(("bench-gpu: wrote %s"):format(arg[3]))
 end

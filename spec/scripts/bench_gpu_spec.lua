@@ -41,8 +41,9 @@ describe("scripts/bench-gpu", function()
          assert.same({ workers = 1, parameters = 291, live_tensors = 291 - 32 * 3, pieces = 291, bytes = whole, live_bytes = whole,
             source_bytes = whole, strided_bytes = 0, narrowest_row = 0 }, list.fused)
          for name, parts in pairs({ half = 2, eighth = 8 }) do
-            assert.same({ workers = parts, parameters = 291, live_tensors = 291 * parts, pieces = 291 * parts, bytes = whole + (parts - 1) * norms,
-               live_bytes = whole + (parts - 1) * norms, source_bytes = whole, strided_bytes = whole - norms, narrowest_row = 8192 / parts }, list[name])
+            local moved = whole + (parts - 1) * norms
+            assert.same({ workers = parts, parameters = 291, live_tensors = 291 * parts, pieces = 291 * parts, bytes = moved, live_bytes = moved,
+               source_bytes = whole, strided_bytes = whole - norms, narrowest_row = 8192 / parts }, list[name])
          end
          assert.equal(450 * 131072, list.lora.bytes)
       end
@@ -75,8 +76,8 @@ describe("scripts/bench-gpu", function()
 
    it("fails where a byte is not what it must be", function()
       if built() then
-         local said, code = shell(("LD_LIBRARY_PATH=%sspec/cuda %sgpu_bench --model tiny --samples 1 --rows limit_batch,half --spoil half"):format(folder,
-            folder))
+         local line = "LD_LIBRARY_PATH=%sspec/cuda %sgpu_bench --model tiny --samples 1 --rows limit_batch,half --spoil half"
+         local said, code = shell(line:format(folder, folder))
          assert.equal(1, code, said)
          assert.truthy(said:find("gpu_bench: 2 words are wrong", 1, true), said)
       end
