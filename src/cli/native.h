@@ -39,5 +39,7 @@ void slc_native_push_params(lua_State *L, const struct slc_plan *plan);
  * argument at 2 is { ranks_a_gpu =, gpus_a_domain =, gpus_a_node =, cells = }. Returns 1, or pushes nil, text, status: 3.
  */
 int slc_native_push_traffic(lua_State *L, const struct slc_plan *plan);
+/* Pushes how both sides cut parameter `index` and what meets: see parts.c. */
+void slc_native_push_parts(lua_State *L, const struct slc_plan *plan, size_t index);
 
 #endif

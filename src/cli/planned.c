@@ -227,6 +227,17 @@ static int read_traffic(lua_State *L)
     return slc_native_push_traffic(L, get_planned(L)->base.plan);
 }
 
+/* parts(name) -> how both sides cut a parameter: see parts.c; nothing where there is none of that name */
+static int read_parts(lua_State *L)
+{
+    const slc_plan *plan = get_planned(L)->base.plan;
+    size_t index = slc_plan_find(plan, luaL_checkstring(L, 2));
+    if (index == SIZE_MAX)
+        return 0;
+    slc_native_push_parts(L, plan, index);
+    return 1;
+}
+
 static void end(planned *p)
 {
     slc_planning_end(&p->base);
@@ -243,9 +254,9 @@ static int close_planned(lua_State *L)
 static planned *new_planned(lua_State *L)
 {
     static const luaL_Reg methods[] = {
-        { "params", read_params },   { "live", read_live },      { "topology", read_topology },
-        { "explain", explain },      { "rules", audit_rules },   { "flow", read_flow },
-        { "traffic", read_traffic }, { "close", close_planned }, { NULL, NULL },
+        { "params", read_params },  { "live", read_live }, { "topology", read_topology }, { "explain", explain },
+        { "rules", audit_rules },   { "flow", read_flow }, { "traffic", read_traffic },   { "parts", read_parts },
+        { "close", close_planned }, { NULL, NULL },
     };
     planned *p = lua_newuserdata(L, sizeof *p);
     *p = (planned){ .job = { .listen_fd = -1, .key_fd = -1 } };

@@ -71,8 +71,7 @@ static bool positions(const slc_route *route, const slc_box *shard, slc_box *hel
     return true;
 }
 
-/* What of the parameter a rectangle of strip positions spans. */
-static slc_box hull(const slc_route *route, const slc_box *strip)
+slc_box slc_route_hull(const slc_route *route, const slc_box *strip)
 {
     slc_box box = { .ndim = route->param->ndim };
     for (int d = 0, s = 0; d < box.ndim; d++) {
@@ -148,7 +147,7 @@ slc_fanout slc_route_fanout(const slc_route *route)
     slc_box first = { .ndim = route->ndim }, query, pieces, shard, held, reach;
     for (int d = 0; d < route->ndim; d++)
         first.high[d] = 1;
-    query = hull(route, &first);
+    query = slc_route_hull(route, &first);
     slc_layout_reach(param->source, param->ndim, param->shape, &query, &pieces);
     shard =
         slc_layout_shard_box(param->source, param->ndim, param->shape, slc_layout_shard(param->source, param->ndim, pieces.low));
@@ -180,7 +179,7 @@ sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const sl
     slc_layout_place(route->layout, rank, &own_shard, &own_replica);
     slc_layout_pieces(route->layout, route->ndim, own_shard, own);
     slc_shard_walk walk;
-    slc_box query = hull(route, box), held, reach;
+    slc_box query = slc_route_hull(route, box), held, reach;
     slc_piece piece = { .target = route->target };
     slc_shard_walk_begin(&walk, param->source, param->ndim, param->shape, &query);
     while (slc_shard_walk_next(&walk, &shard, &piece.shard)) {
@@ -255,6 +254,7 @@ void slc_route_meetings(const slc_route *route, slc_meeting_visit visit, void *c
             for (meeting.part = 0; meeting.part < route->schedule.parts; meeting.part++) {
                 if (slc_box_empty(&whole) || !part_of(&whole, meeting.part, route->schedule.parts, &part))
                     continue;
+                meeting.box = part;
                 meeting.elements = slc_box_volume(&part);
                 visit(context, &meeting);
             }

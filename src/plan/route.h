@@ -53,11 +53,15 @@ sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const sl
                                   sluice_error *error);
 sluice_status slc_route_from_trainer(const slc_route *route, int32_t rank, slc_piece_list *list, sluice_error *error);
 
+/* What of the parameter a rectangle of strip positions spans. */
+slc_box slc_route_hull(const slc_route *route, const slc_box *strip);
+
 /* A piece as neither side sees it alone: what one source shard has for one worker shard, whatever the replicas of both. */
 typedef struct slc_meeting {
     int32_t shard, there; /* numbers of the source shard and of the workers' shard */
     int32_t part;
     int64_t destination; /* the number of the worker shard's first replica; the others follow */
+    slc_box box;         /* the elements, in the strip */
     int64_t elements;
 } slc_meeting;
 

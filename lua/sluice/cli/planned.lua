@@ -90,6 +90,18 @@ function planned:flow(rank)
    return (fault.check(self.handle:flow(rank)))
 end
 
+--- What moves between all ranks: see native.h.
+function planned:traffic(places)
+   local traffic = fault.check(self.handle:traffic(places))
+   traffic.staging_slots = self.source.world and self.source.world.deployment.staging_slots or 2
+   return traffic
+end
+
+--- How both sides cut a parameter: see parts.c; nil where there is none of that name.
+function planned:parts(name)
+   return self.handle:parts(name)
+end
+
 --- As diff.compare takes it.
 function planned:side(title)
    return { title = title or self.title, trainers = self.trainers, workers = self.workers, problem = self.problem, params = self:params() }

@@ -5,6 +5,7 @@ local cost = require "sluice.simulate.cost"
 local fault = require "sluice.cli.fault"
 local json = require "sluice.cli.json"
 local predict = require "sluice.simulate".predict
+local source = require "sluice.cli.source"
 local units = require "sluice.cli.units"
 local world = require "sluice.cli.world"
 
@@ -57,8 +58,7 @@ end
 function simulate.traffic(here, model, cells)
    local places = cost.places(model)
    places.cells = cells
-   -- Nobody meets anybody: any address will do.
-   local traffic = fault.check(native.traffic(here:job(here.trainers, here:init_info("127.0.0.1", 1)), places))
+   local traffic = fault.check(native.traffic(source.of_world(here):job(here.trainers), places))
    traffic.staging_slots = here.deployment.staging_slots or 2
    return traffic
 end
