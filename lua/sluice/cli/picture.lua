@@ -130,7 +130,20 @@ local function write_file(path, text)
    end
 end
 
+-- Names from outside must not speak to the terminal.
+local function plain(value)
+   if type(value) == "table" then
+      for key, item in pairs(value) do
+         value[key] = plain(item)
+      end
+      return value
+   end
+   return type(value) == "string" and value:gsub("[%z\1-\31\127]", "?") or value
+end
+
 local function write_text(plan, data)
+   plain(data.parts)
+   plain(data.live)
    local columns, colour = native.columns(STDOUT), native.is_terminal(STDOUT) and not os.getenv("NO_COLOR")
    local blocks = {}
    local function block(title, lines)
