@@ -293,7 +293,7 @@ static void usage(const char *what)
 
 static void check_rows(const options *o)
 {
-    for (const char *at = o->rows; at != NULL; at = strchr(at, ',') == NULL ? NULL : strchr(at, ',') + 1) {
+    for (const char *at = o->rows; at != NULL && o->rows[0] != '\0'; at = strchr(at, ',') == NULL ? NULL : strchr(at, ',') + 1) {
         bool known = false;
         for (size_t i = 0; i < nrows && !known; i++) {
             size_t length = strlen(rows[i].name);
