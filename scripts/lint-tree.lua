@@ -26,6 +26,7 @@ local FOREIGN = {
    {prefix = "^lua", where = "script cli"},
    {prefix = "^lauxlib", where = "script cli"},
    {prefix = "^openssl/", where = "base control"},
+   {prefix = "^histedit", where = "cli"},
    {prefix = "^jansson", where = "checkpoint engine"},
    {prefix = "^cuda", where = "transport"},
    {prefix = "^nccl", where = "transport"},

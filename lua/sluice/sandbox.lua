@@ -192,6 +192,9 @@ local function environment(extras)
    })
 end
 
+--- The names that every file sees: a fresh table.
+sandbox.names = base
+
 -- ---- running ----
 
 local raised = setmetatable({}, { __mode = "k" })
@@ -202,6 +205,27 @@ function sandbox.raise(text)
    local object = { text = text }
    raised[object] = text -- not the object's own, which rule code may catch and change
    error(object, 0)
+end
+
+local function pack(...)
+   return { n = select("#", ...), ... }
+end
+
+--- A function of the library's own as guarded code may call it: what it does counts against no budget.
+-- @param f the function
+-- @param text_of function(error) -> the text that its caller gets for an error that it raised
+function sandbox.word(f, text_of)
+   return function(...)
+      local methods = getmetatable("")
+      local before = methods.__index
+      methods.__index = string
+      local results = pack(pcall(core.unguarded, f, ...))
+      methods.__index = before
+      if not results[1] then
+         sandbox.raise(text_of(results[2]))
+      end
+      return unpack(results, 2, results.n)
+   end
 end
 
 --- Calls a function that came from rule code, under a budget.

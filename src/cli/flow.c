@@ -55,7 +55,8 @@ static void set_number(lua_State *L, const char *key, int64_t value)
     lua_setfield(L, -2, key);
 }
 
-static sluice_status add_param(flow *f, const slc_param *param, uint32_t number, sum *of_param, int32_t *peers, sluice_error *error)
+static sluice_status add_param(flow *f, const slc_param *param, uint32_t number, sum *of_param, int32_t *peers,
+                               sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
     uint32_t routes = param->mode == SLC_MODE_FULL ? 1 : param->mode == SLC_MODE_DIRECT ? (uint32_t)param->ntargets : 0;

@@ -197,16 +197,12 @@ int slc_native_open(lua_State *L)
         { "explain", slc_native_explain },
         { "open", slc_native_plan_open },
         { "traffic", slc_native_traffic },
+        { "editor", slc_native_editor },
         { NULL, NULL },
     };
     lua_newtable(L);
-    for (const luaL_Reg *entry = functions; entry->name != NULL; entry++) {
-        lua_pushcfunction(L, entry->func);
-        lua_setfield(L, -2, entry->name);
-    }
-    for (const luaL_Reg *entry = slc_native_process; entry->name != NULL; entry++) {
-        lua_pushcfunction(L, entry->func);
-        lua_setfield(L, -2, entry->name);
-    }
+    luaL_register(L, NULL, functions);
+    luaL_register(L, NULL, slc_native_process);
+    luaL_register(L, NULL, slc_native_terminal);
     return 1;
 }

@@ -8,6 +8,8 @@
  *   explain.c  explain(job, question)       an answer about it
  *   planned.c  open(job, name, text)        a plan that is kept, for many questions
  *   traffic.c  traffic(job, places)         what moves between all ranks
+ *   edit.c     editor(session, path)        the console's line editor
+ *   terminal.c rows interrupts shell private_file absolute
  *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
  *   native.c   version seal checkpoint monotonic peak is_terminal columns kind
  */
@@ -29,7 +31,8 @@ int slc_native_plan(lua_State *L);
 int slc_native_explain(lua_State *L);
 int slc_native_plan_open(lua_State *L);
 int slc_native_traffic(lua_State *L);
-extern const luaL_Reg slc_native_process[];
+int slc_native_editor(lua_State *L);
+extern const luaL_Reg slc_native_process[], slc_native_terminal[];
 
 struct slc_plan;
 /* Pushes { { name, dtype, shape, bytes, source, mode, reason, where, destination, into }, ... } in transfer order. */

@@ -71,7 +71,7 @@ local function ranks_of(here, args, init_info, port, listener)
          rank < here.trainers and "trainer" or "worker", descriptor_path(effective), "--init-info", descriptor_path(info),
          "--memory", args.memory, "--key-fd=" .. key,
       }
-      local descriptors = { effective, info, key }
+      local descriptors = { effective, info, key, unpack(args.descriptors or {}) }
       if args.no_verify then
          arguments[#arguments + 1] = "--no-verify"
       end
@@ -80,7 +80,7 @@ local function ranks_of(here, args, init_info, port, listener)
       end
       if rank == 0 then
          arguments[#arguments + 1] = "--listen-fd=" .. listener
-         descriptors[4] = listener
+         descriptors[#descriptors + 1] = listener
       end
       ranks[rank + 1] = {
          arguments = arguments, descriptors = descriptors,
@@ -163,10 +163,13 @@ local function failure(here, first, cancelled)
    fault.raise(first.exit == 2 and 2 or 1, "%s (rank %d): %s%s", here:role(first.rank), first.rank, first.text, more)
 end
 
-function run.run(args)
+--- Runs a world on this machine and sums up.
+-- @param here the world
+-- @param args no_verify, quiet, save, memory as the command line has them; descriptors: more of them for every rank
+-- @return the summary, as --json prints it. Ends the command where a rank fails.
+function run.execute(here, args)
    local start = native.monotonic()
    local show = progress.new(args.quiet)
-   local here = world.load(args)
    here.deployment.beat_s = here.deployment.beat_s or BEAT_S
    if here.size > MOST_RANKS then
       fault.wrong("run: %d ranks on one machine: it starts at most %d", here.size, MOST_RANKS)
@@ -200,8 +203,13 @@ function run.run(args)
    elseif not books:complete() then
       fault.raise(1, "run: every rank ended well, but not all that they were to do was reported by all of them")
    end
-   local result = summary(here, planned, books, not args.no_verify, native.monotonic() - start)
+   local result = summary(here, planned, books, not args.no_verify, native.monotonic() - start + here.seconds)
    result.aliases, result.aliases_that_differ = planned.aliases, differing
+   return result
+end
+
+function run.run(args)
+   local result = run.execute(world.load(args), args)
    if args.json then
       io.stdout:write(json.encode(result), "\n")
    else

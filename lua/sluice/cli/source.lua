@@ -220,7 +220,7 @@ function source.load(args)
    elseif args.host or args.live then
       fault.wrong("%s is a deployment, which says what %s would", args.deployment, args.host and "--host" or "--live")
    end
-   return source.of_world(world.load(args))
+   return source.of_world(world.load({ deployment = args.deployment, rules = args.rules, set = args.set, ["model.layers"] = args.layers }))
 end
 
 return source

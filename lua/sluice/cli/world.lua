@@ -132,15 +132,25 @@ function world.load(args)
          fault.wrong("rules: %s: it must be a regular file, not a %s", checked.rules, kind)
       end
    end
-   local list
    if checked.model.checkpoint then
       local path = beside(checked.model.checkpoint, args.deployment)
       if not native.kind(path) then
          no_checkpoint(checked.model.checkpoint, args.deployment)
       end
       checked.model.checkpoint = path
+   end
+   local self = world.of(checked)
+   self.seconds = native.monotonic() - start
+   return self
+end
+
+--- The world of a checked deployment, whose checkpoint, if it has one, is a path that stands. Ends the command on wrong input.
+function world.of(checked)
+   local start = native.monotonic()
+   local list
+   if checked.model.checkpoint then
       local text, status
-      list, text, status = native.checkpoint(path)
+      list, text, status = native.checkpoint(checked.model.checkpoint)
       if not list then
          fault.raise(status == NO_MEMORY and 1 or 2, "%s", text)
       end

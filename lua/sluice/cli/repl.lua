@@ -1,0 +1,207 @@
+--- sluice repl: a console on one plan. Reads statements from a terminal with line editing, from standard input, or from -e.
+
+local evaluate = require "sluice.console.evaluate"
+local fault = require "sluice.cli.fault"
+local native = require "sluice.native"
+local session = require "sluice.console.session"
+local source = require "sluice.cli.source"
+local units = require "sluice.cli.units"
+local world = require "sluice.cli.world"
+
+local repl = {
+   name = "repl", summary = "A console on one plan: asks it questions, tries rules; never moves weights.",
+   example = "sluice repl examples/deployments/llama3-8b.lua\n"
+      .. "   sluice repl init_info.json --host host.json --live live.json --rules mine.lua\n"
+      .. "   sluice repl examples/deployments/llama3-8b.lua -e 'explain \"model.norm.weight\"' -e 'bytes()'\n\n"
+      .. "Without a terminal it reads statements from standard input and prints plainly; it ends with 1 where one failed. The words\n"
+      .. "are those of `help`.",
+}
+
+local STDIN, STDOUT = 0, 1
+local PROMPT, MORE = "sluice> ", "   ...> "
+
+function repl.configure(parser)
+   parser:argument("deployment", "Deployment file, or an init info (JSON).")
+   parser:option("--rules", "Rule file, or the name of a family."):argname("<rules>")
+   source.configure(parser)
+   parser:option("--layers", "Use only the first LAYERS layers of the deployment's model."):argname("<layers>")
+   parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
+   world.rank_option(parser, "World rank of the worker whose live tensors are meant. The first worker when not given.")
+   parser:option("-e", "Run a statement instead of reading any; may be given again."):count("*"):argname("<statement>"):target("statements")
+   parser:flag("--no-history", "Keep no history of what is typed."):target("no_history")
+   parser:flag("--no-pager", "Print what is longer than the terminal all at once."):target("no_pager")
+end
+
+-- ---- output ----
+
+local function height(line, columns)
+   return math.max(1, math.ceil(#line / columns))
+end
+
+local function fits(text, rows, columns)
+   local count = 0
+   for line in (text .. "\n"):gmatch("([^\n]*)\n") do
+      count = count + height(line, columns)
+      if count >= rows then
+         return false
+      end
+   end
+   return true
+end
+
+local function write(text)
+   io.stdout:write(text)
+   io.stdout:flush()
+end
+
+-- A screen at a time, where no PAGER is set.
+local function page(text, rows, columns)
+   local shown = 0
+   for line in (text .. "\n"):gmatch("([^\n]*)\n") do
+      if shown > 0 and shown + height(line, columns) > rows - 1 then
+         write("-- more: Enter, or q and Enter to stop --")
+         local answer = io.stdin:read("*l")
+         if not answer or answer:find("^%s*q") then
+            return
+         end
+         shown = 0
+      end
+      write(line .. "\n")
+      shown = shown + height(line, columns)
+   end
+end
+
+local function show_on_terminal(text, args)
+   local rows, columns = native.rows(STDOUT), native.columns(STDOUT)
+   local pager = os.getenv("PAGER")
+   if args.no_pager or fits(text, rows, columns) then
+      write(text .. "\n")
+   elseif pager and pager ~= "" then
+      native.shell(pager, text .. "\n")
+   else
+      page(text, rows, columns)
+   end
+end
+
+-- ---- what is read ----
+
+-- Whole statements out of lines: goes on while the end of the text is what is wrong with it.
+-- @param next_line function(prompt) -> a line, false where what was typed is given up, nil at the end
+local function statements(evaluator, next_line, first, more)
+   return function()
+      local text
+      while true do
+         local line = next_line(text and more or first)
+         if line == nil then
+            return text
+         elseif line == false then
+            return ""
+         end
+         text = text and text .. "\n" .. line or line
+         local chunk, _, unfinished = evaluator:compile(text)
+         if chunk or not unfinished or text:find("^%s*$") then
+            return text
+         end
+      end
+   end
+end
+
+local function complain(problem)
+   io.stdout:flush()
+   io.stderr:write(problem, "\n")
+end
+
+local function run_plainly(evaluator, next_statement)
+   local failed = false
+   for text in next_statement do
+      local answer, problem = evaluator:run(text)
+      if not answer then
+         failed = true
+         complain(problem)
+      elseif answer ~= "" then
+         write(answer .. "\n")
+      end
+   end
+   return failed and 1 or 0
+end
+
+-- Where the history lies, or nil and why there is none.
+local function history_path()
+   local state = os.getenv("XDG_STATE_HOME")
+   if not state or state:sub(1, 1) ~= "/" then
+      local home = os.getenv("HOME")
+      if not home or home:sub(1, 1) ~= "/" then
+         return nil, "HOME is not set"
+      end
+      state = home .. "/.local/state"
+   end
+   return native.private_file(state .. "/sluice", "history")
+end
+
+local function banner(here)
+   local plan = here.plan
+   if not plan then
+      return "no plan: " .. here.problem
+   end
+   local text = ("%s: %s to %s, %s. help lists the words."):format(plan.title, units.count(plan.trainers, "trainer"),
+      units.count(plan.workers, "worker"), units.count(#plan.handle:live(), "live tensor"))
+   return text .. (plan.problem and "\nthis plan is refused: " .. plan.problem or "")
+end
+
+local function run_on_terminal(here, evaluator, args)
+   local path, problem
+   if not args.no_history then
+      path, problem = history_path()
+   end
+   local editor = native.editor(here, path)
+   local interrupts = fault.check(native.interrupts())
+   write(banner(here) .. "\n" .. (problem and "no history is kept: " .. problem .. "\n" or ""))
+   for text in statements(evaluator, function(prompt)
+      interrupts:came() -- what was pressed while nothing ran
+      local line = editor:read(prompt)
+      if line and line:find("%S") then
+         editor:add(line)
+      end
+      return line
+   end, PROMPT, MORE) do
+      local answer, wrong = evaluator:run(text)
+      if interrupts:came() and not answer then
+         wrong = "interrupted"
+      end
+      if not answer then
+         complain(wrong)
+      elseif answer ~= "" then
+         show_on_terminal(answer, args)
+      end
+   end
+   write("\n")
+   editor:close()
+   return 0
+end
+
+function repl.run(args)
+   local from = source.load(args)
+   local rank = args.rank or from.trainers
+   if rank < from.trainers or rank >= from.size then
+      fault.wrong("repl: --rank %d must be a worker's: %d to %d", rank, from.trainers, from.size - 1)
+   end
+   local here = session.open(from, rank)
+   local evaluator = evaluate.new(here, write)
+   if args.statements[1] then
+      local i = 0
+      return run_plainly(evaluator, function()
+         i = i + 1
+         return args.statements[i]
+      end)
+   elseif not native.is_terminal(STDIN) then
+      if here.problem then
+         complain("no plan: " .. here.problem)
+      end
+      return run_plainly(evaluator, statements(evaluator, function()
+         return io.stdin:read("*l")
+      end))
+   end
+   return run_on_terminal(here, evaluator, args)
+end
+
+return repl
