@@ -20,9 +20,21 @@ describe("a life of two engines", function()
       assert.truthy(text:match("requests in a life, every 5. failed in turn"), text)
    end)
 
+   for kind, what in pairs({secure = "with a key", refused = "that a round refuses", callback = "whose callback fails"}) do
+      it(("ends so, too, where it is one %s"):format(what), function()
+         local text = driver("sweep 2999 1 " .. kind)
+         assert.truthy(text:match("^%d+ requests in a life, every 2999. failed in turn"), text)
+      end)
+   end
+
+   it("ends in success or in an error with a text, whenever another thread cancels one of them", function()
+      local text = driver("cancels 60")
+      assert.truthy(text:match("^60 lives, %d+ ended in an error, %d+ did without\n$"), text)
+   end)
+
    it("leaves neither descriptors nor memory behind, a thousand times in a row", function()
       -- What is freed stays with a sanitizer for a while; its leak checker says the same in another way.
-      local sanitized = (os.getenv("LD_PRELOAD") or ""):find("asan", 1, true) ~= nil
+      local sanitized = os.getenv("SLUICE_SANITIZER") ~= nil
       local lives = sanitized and 100 or 1000
       local text = driver("cycles " .. lives)
       local early, pages, late, pages_late = text:match(("%d lives: (%%d+) descriptors, (%%d+) pages.-%d lives: (%%d+) descriptors, (%%d+) pages")

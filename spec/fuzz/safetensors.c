@@ -33,7 +33,7 @@ static void write_file(const char *name, const slc_buffer *bytes)
 {
     char path[128];
     if (folder[0] == '\0') {
-        snprintf(folder, sizeof folder, "/dev/shm/sluice-fuzz-XXXXXX");
+        snprintf(folder, sizeof folder, "/dev/shm/fuzz-safetensors-XXXXXX");
         fuzz_must(mkdtemp(folder) != NULL, "no folder in /dev/shm");
     }
     snprintf(path, sizeof path, "%s/%s", folder, name);

@@ -2,13 +2,18 @@
  * engine_driver.c: two engines in one process, a trainer and a worker on a thread each, through a whole life. Built for
  * specs that need C: the allocator failing at every n-th request, many lives in a row, many plans in one life.
  *
- *     engine_driver sweep STEP [FIRST]  request FIRST (1), FIRST + STEP, ... fails, one a life, until a life ends before it
- *     engine_driver cycles N N lives; prints descriptors and resident pages after the first tenth and at the end
+ *     engine_driver sweep STEP [FIRST [KIND]]  request FIRST (1), FIRST + STEP, ... fails, one a life, until a life ends before it
+ *     engine_driver cycles N  N lives; prints descriptors and resident pages after the first tenth and at the end
+ *     engine_driver cancels N  N lives, in each of which a thread of its own cancels one of the engines, a little later each time
  *     engine_driver reloads N  N reloads of rules in one life, an update after each; prints as cycles does
  *     engine_driver reload_sweep STEP [FIRST]  as sweep, of the requests of one reload; a life goes on as long as its plan works
  *
+ * KIND: plain (which has a parameter in place and one through load_weights), secure (with a key), refused (the trainer lacks a
+ * source, which a round tells to all), callback (load_weights fails).
+ *
  * Exit 0: each life ended in success or in an error with a text, and nothing else.
  */
+#include "base/error.h"
 #include "base/memory.h"
 #include "sluice.h"
 
@@ -20,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char PARAMS[] =
@@ -28,12 +34,20 @@ static const char PARAMS[] =
     "{\"name\":\"a.weight\",\"dtype_name\":\"float32\",\"shape\":[4,6],\"src_mesh_dims\":[1,1],\"src_placements\":null},"
     "{\"name\":\"b.bias\",\"dtype_name\":\"float32\",\"shape\":[3],\"src_mesh_dims\":[1,1],\"src_placements\":null}]}";
 
+typedef enum life_kind { PLAIN, SECURE, REFUSED, CALLBACK, KINDS } life_kind;
+
+static const char *const KIND[KINDS] = { "plain", "secure", "refused", "callback" };
+
 typedef struct life {
+    life_kind kind;
+    int64_t cancel_after_ns; /* negative: never */
     int rank, listen_fd;
     double timeout_s;
     const char *init_info, *rules;
     sluice_engine *engine;
     float a[24], b[3]; /* trainer: sources; worker: live a and what load_weights brought */
+    pthread_t canceller;
+    bool cancels;
     sluice_status status;
     sluice_error error;
 } life;
@@ -43,8 +57,10 @@ static sluice_status load(void *user, sluice_weights *weights, sluice_error *err
     life *self = user;
     const sluice_tensor *tensor;
     sluice_status status;
+    if (self->kind == CALLBACK)
+        return slc_fail(error, SLUICE_CALLBACK, "load", "this host loads nothing");
     while ((status = sluice_weights_next(weights, &tensor, error)) == SLUICE_OK && tensor != NULL)
-        memcpy(self->b, tensor->data, tensor->bytes);
+        memcpy(self->b, tensor->data, sizeof self->b);
     return status;
 }
 
@@ -53,13 +69,36 @@ static sluice_status own(sluice_engine *engine, life *self)
     sluice_error *error = &self->error;
     if (self->rank == 0) {
         sluice_status status = sluice_register_source(engine, "a.weight", "float32", self->a, sizeof self->a, error);
-        return status != SLUICE_OK ? status : sluice_register_source(engine, "b.bias", "float32", self->b, sizeof self->b, error);
+        if (status != SLUICE_OK || self->kind == REFUSED)
+            return status;
+        return sluice_register_source(engine, "b.bias", "float32", self->b, sizeof self->b, error);
     }
     const int64_t shape[] = { 4, 6 };
     sluice_live live = { .size = sizeof live, .name = "a.weight", .dtype = "float32", .ndim = 2, .shape = shape, .data = self->a,
                          .attributes = "{\"loader\":\"replicated\",\"tp_size\":1}" };
     sluice_status status = sluice_describe_host(engine, "{\"tensor_parallel_size\":1}", 26, error);
     return status != SLUICE_OK ? status : sluice_register_live(engine, &live, error);
+}
+
+/* A descriptor to read the key from; -1 where there is none. */
+static int key_descriptor(const life *self)
+{
+    static const char KEY[] = "a key of the least bytes there are";
+    int end[2];
+    if (self->kind != SECURE || pipe(end) != 0)
+        return -1;
+    (void)!write(end[1], KEY, sizeof KEY);
+    close(end[1]);
+    return end[0];
+}
+
+static void *cancel_later(void *argument)
+{
+    const life *self = argument;
+    const struct timespec pause = { .tv_sec = self->cancel_after_ns / 1000000000, .tv_nsec = self->cancel_after_ns % 1000000000 };
+    nanosleep(&pause, NULL);
+    sluice_cancel(self->engine);
+    return NULL;
 }
 
 /* Up to READY; what it made is for close_life, also on failure. */
@@ -72,12 +111,14 @@ static sluice_status open_life(life *self)
     options.timeout_s = self->timeout_s;
     options.callbacks.user = self;
     options.callbacks.load_weights = load;
+    options.key_fd = key_descriptor(self);
     sluice_status status = sluice_engine_create(&options, &self->engine, error);
     if (status != SLUICE_OK) {
         if (self->listen_fd >= 0)
             close(self->listen_fd);
         return status;
     }
+    self->cancels = self->cancel_after_ns >= 0 && pthread_create(&self->canceller, NULL, cancel_later, self) == 0;
     status = own(self->engine, self);
     return status == SLUICE_OK ? sluice_init(self->engine, self->init_info, strlen(self->init_info), error) : status;
 }
@@ -95,6 +136,9 @@ static sluice_status update(life *self)
 
 static void close_life(life *self)
 {
+    if (self->cancels)
+        pthread_join(self->canceller, NULL);
+    self->cancels = false;
     sluice_engine_destroy(self->engine);
     self->engine = NULL;
 }
@@ -151,7 +195,7 @@ static int listener(int *port)
 }
 
 /* A trainer and a worker that know where to meet; what they hold of it is for part. */
-static bool meet(life pair[2], double timeout_s, char *why, size_t size)
+static bool meet(life pair[2], life_kind kind, double timeout_s, char *why, size_t size)
 {
     int port = 0, fd = listener(&port);
     char text[sizeof PARAMS + 16], *sealed = NULL;
@@ -160,7 +204,8 @@ static bool meet(life pair[2], double timeout_s, char *why, size_t size)
     if (fd < 0 || sluice_seal_init_info(text, strlen(text), &sealed, &error) != SLUICE_OK)
         return snprintf(why, size, "set-up failed: %s", error.text), false;
     for (int rank = 0; rank < 2; rank++)
-        pair[rank] = (life){ .rank = rank, .listen_fd = rank == 0 ? fd : -1, .timeout_s = timeout_s, .init_info = sealed };
+        pair[rank] = (life){ .kind = kind, .cancel_after_ns = -1, .rank = rank, .listen_fd = rank == 0 ? fd : -1,
+                             .timeout_s = timeout_s, .init_info = sealed };
     for (int i = 0; i < 24; i++)
         pair[0].a[i] = (float)(i + 1);
     for (int i = 0; i < 3; i++)
@@ -187,10 +232,10 @@ static bool may_be(const life pair[2], bool moved, char *why, size_t size)
 }
 
 /* One life of both; a complaint in *why where it ended as none may. */
-static bool both(uint64_t failing, double timeout_s, uint64_t *requests, bool *succeeded, char *why, size_t size)
+static bool both(life_kind kind, uint64_t failing, double timeout_s, uint64_t *requests, bool *succeeded, char *why, size_t size)
 {
     life pair[2];
-    if (!meet(pair, timeout_s, why, size))
+    if (!meet(pair, kind, timeout_s, why, size))
         return false;
     slc_fail_allocation(failing, false);
     bool ran = together(pair, live_once);
@@ -200,14 +245,15 @@ static bool both(uint64_t failing, double timeout_s, uint64_t *requests, bool *s
     return ran ? may_be(pair, true, why, size) : (snprintf(why, size, "no thread"), false);
 }
 
-static int sweep(uint64_t step, uint64_t first)
+/* With no request refused, a life succeeds unless it is of a kind that is refused anyway. */
+static int sweep(life_kind kind, uint64_t step, uint64_t first)
 {
     char why[SLUICE_ERROR_TEXT + 64];
     uint64_t failed = 0, passed = 0;
     for (uint64_t nth = first;; nth += step) {
         uint64_t requests;
         bool succeeded;
-        if (!both(nth, 0.5, &requests, &succeeded, why, sizeof why)) {
+        if (!both(kind, nth, 0.5, &requests, &succeeded, why, sizeof why)) {
             fprintf(stderr, "request %" PRIu64 ": %s\n", nth, why);
             return 1;
         }
@@ -216,9 +262,32 @@ static int sweep(uint64_t step, uint64_t first)
         if (requests < nth) {
             printf("%" PRIu64 " requests in a life, every %" PRIu64 ". failed in turn: %" PRIu64 " lives ended in an error, %" PRIu64
                    " did without\n", requests, step, failed, passed);
-            return succeeded ? 0 : 1;
+            return succeeded == (kind == PLAIN || kind == SECURE) ? 0 : 1;
         }
     }
+}
+
+/* A life takes some 20 ms: the cancels go through all of it, and a little beyond. */
+static int cancels(long count)
+{
+    char why[SLUICE_ERROR_TEXT + 64];
+    long cancelled = 0;
+    for (long i = 0; i < count; i++) {
+        life pair[2];
+        bool good = meet(pair, i % 3 == 2 ? SECURE : PLAIN, 10, why, sizeof why);
+        if (good) {
+            pair[i % 2].cancel_after_ns = 30000000 * i / count;
+            good = together(pair, live_once) && may_be(pair, true, why, sizeof why);
+            part(pair);
+        }
+        if (!good) {
+            fprintf(stderr, "life %ld: %s\n", i, why);
+            return 1;
+        }
+        cancelled += pair[0].status != SLUICE_OK || pair[1].status != SLUICE_OK;
+    }
+    printf("%ld lives, %ld ended in an error, %ld did without\n", count, cancelled, count - cancelled);
+    return 0;
 }
 
 static long descriptors(void)
@@ -248,7 +317,7 @@ static int cycles(long count)
     for (long i = 0; i < count; i++) {
         uint64_t requests;
         bool succeeded;
-        if (!both(0, 10, &requests, &succeeded, why, sizeof why) || !succeeded) {
+        if (!both(PLAIN, 0, 10, &requests, &succeeded, why, sizeof why) || !succeeded) {
             fprintf(stderr, "life %ld did not succeed: %s\n", i, why);
             return 1;
         }
@@ -278,7 +347,7 @@ static bool is_ready(const life *self)
 
 static bool opened(life pair[2], char *why, size_t size)
 {
-    if (!meet(pair, 10, why, size))
+    if (!meet(pair, PLAIN, 10, why, size))
         return false;
     bool good = together(pair, open_life) && pair[0].status == SLUICE_OK && pair[1].status == SLUICE_OK;
     if (!good)
@@ -382,15 +451,26 @@ static int with_rules(int argc, char **argv)
     return status;
 }
 
+static int sweep_of(int argc, char **argv)
+{
+    for (int kind = PLAIN; kind < KINDS; kind++)
+        if (argc < 5 || strcmp(argv[4], KIND[kind]) == 0)
+            return sweep((life_kind)kind, (uint64_t)atol(argv[2]), argc > 3 ? (uint64_t)atol(argv[3]) : 1);
+    fprintf(stderr, "engine_driver: a life of kind %s is not known\n", argv[4]);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
-    bool numbered = (argc == 3 || argc == 4) && atol(argv[2]) > 0;
+    bool numbered = argc >= 3 && argc <= 5 && atol(argv[2]) > 0;
     if (numbered && strcmp(argv[1], "sweep") == 0)
-        return sweep((uint64_t)atol(argv[2]), argc == 4 ? (uint64_t)atol(argv[3]) : 1);
+        return sweep_of(argc, argv);
     if (numbered && (strcmp(argv[1], "reloads") == 0 || strcmp(argv[1], "reload_sweep") == 0))
         return with_rules(argc, argv);
     if (numbered && strcmp(argv[1], "cycles") == 0)
         return cycles(strtol(argv[2], NULL, 10));
-    fprintf(stderr, "usage: engine_driver sweep STEP [FIRST] | cycles N | reloads N | reload_sweep STEP [FIRST]\n");
+    if (numbered && strcmp(argv[1], "cancels") == 0)
+        return cancels(strtol(argv[2], NULL, 10));
+    fprintf(stderr, "usage: engine_driver sweep STEP [FIRST [KIND]] | cycles N | cancels N | reloads N | reload_sweep STEP [FIRST]\n");
     return 2;
 }

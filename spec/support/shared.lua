@@ -4,5 +4,8 @@
 require "spec.support.inside"
 
 -- A sanitizer's runtime that scripts/test loads before LuaJIT is for this process and its forks alone: what specs build or
--- start brings its own.
-require("posix.stdlib").setenv("LD_PRELOAD", nil)
+-- start brings its own. SLUICE_SANITIZER says which it is.
+local stdlib = require "posix.stdlib"
+local preloaded = os.getenv("LD_PRELOAD") or ""
+stdlib.setenv("SLUICE_SANITIZER", preloaded:find("libtsan", 1, true) and "thread" or preloaded:find("libasan", 1, true) and "address" or nil)
+stdlib.setenv("LD_PRELOAD", nil)
