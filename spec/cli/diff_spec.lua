@@ -75,9 +75,16 @@ describe("sluice diff", function()
       assert.equal("sluice: diff: a.lua: No such file or directory\n", result.err)
       result = run("diff", "llama", "llama", "--deployment", program.deployment(), "--rank", "1")
       assert.equal("sluice: diff: --rank 1 must be a worker's: 3 to 6\n", result.err)
-      local text = program.file('{"plan": [{"name": "a"}], "trainers": 1}')
-      result = run("diff", text, text)
-      assert.equal(2, result.code)
+      local good = '"name": "a", "bytes": 1, "mode": "skip", "destination": "skip"'
+      assert.equal(0, run("diff", program.file(('{"plan": [{%s}], "trainers": 1, "workers": 1}'):format(good)),
+         program.file(('{"plan": [{%s}], "trainers": 1, "workers": 1}'):format(good))).code)
+      local text
+      for _, item in ipairs({ '{"name": "a"}', "1", "[]", "{" .. good .. ', "shape": [[]]}', "{" .. good .. ', "shape": 1}',
+         "{" .. good .. ', "reason": {}}' }) do
+         text = program.file(('{"plan": [%s], "trainers": 1, "workers": 1}'):format(item))
+         result = run("diff", text, text)
+         assert.equal(2, result.code, item)
+      end
       assert.equal("sluice: " .. text .. ": plan[0] must have a name, bytes, a mode and a destination, as sluice plan --json --full writes "
          .. "them\n", result.err)
    end)

@@ -53,6 +53,45 @@ describe("a script state", function()
       assert.equal("1", (state:evaluate("return 1")))
    end)
 
+   it("ends what runs when it is watched and the answer is to stop, also out of its own functions and of guarded code", function()
+      ffi.cdef [[
+         typedef bool (*slc_lua_stop)(void *user);
+         void slc_script_watch(slc_script *script, slc_lua_stop stop, void *user);
+      ]]
+      local asked, most = 0, 3
+      local stop = ffi.cast("slc_lua_stop", function()
+         asked = asked + 1
+         return asked > most
+      end)
+      local watched = script.new()
+      jit.off()
+      C.slc_script_watch(watched.pointer, stop, nil)
+      local sandboxed = "local sandbox = require 'sluice.sandbox'; local _, text = sandbox.run(%q, 'x.lua', { forever = "
+         .. "sandbox.word(function() while true do end end, function(problem) return problem.text end) }, { instructions = 1e12 }) return text"
+      for code, expected in pairs({
+         ["while true do end"] = { nil, "script: interrupted", 10 },
+         [sandboxed:format("pcall(function() while true do end end) while true do end")] = { "x.lua:1: interrupted" },
+         [sandboxed:format("forever()")] = { "interrupted" },
+      }) do
+         asked = 0
+         local result, problem, status = watched:evaluate(code)
+         assert.same(expected, { result, problem, status ~= 0 and status or nil })
+         assert.is_true(asked > most)
+      end
+      asked = -1e9
+      assert.equal("2", (watched:evaluate("return 1 + 1")))
+      C.slc_script_watch(watched.pointer, nil, nil)
+      stop:free()
+      jit.on()
+   end)
+
+   it("takes what its own functions do off no budget", function()
+      assert.equal("done", (state:evaluate([[
+         local sandbox = require "sluice.sandbox"
+         local work = sandbox.word(function() for _ = 1, 1e6 do end return "done" end, tostring)
+         return (sandbox.run("return work()", "x.lua", { work = work }, { instructions = 10000 }))]])))
+   end)
+
    it("is one of several that know nothing of each other", function()
       local other = script.new()
       state:evaluate("shared = 5")

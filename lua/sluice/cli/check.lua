@@ -97,7 +97,7 @@ local function write(result)
    lines[#lines + 1] = ("%s: %s of %s: %d direct (%s), %d full (%s), %d alias, %d skip"):format(result.good and "good" or "not good",
       result.file, result.title, totals.direct.parameters, units.bytes(totals.direct.bytes), totals.full.parameters,
       units.bytes(totals.full.bytes), totals.alias.parameters, totals.skip.parameters)
-   io.stdout:write(table.concat(lines, "\n"), "\n")
+   io.stdout:write(units.plain(table.concat(lines, "\n")), "\n")
 end
 
 function command.run(args)

@@ -6,6 +6,7 @@ local fault = require "sluice.cli.fault"
 local json = require "sluice.cli.json"
 local planned = require "sluice.cli.planned"
 local source = require "sluice.cli.source"
+local units = require "sluice.cli.units"
 local world = require "sluice.cli.world"
 
 local command = {
@@ -50,7 +51,7 @@ function command.run(args)
    if args.json then
       io.stdout:write(json.encode(planned.mark(comparison)), "\n")
    else
-      io.stdout:write(difference.text(comparison, args.all))
+      io.stdout:write(units.plain(difference.text(comparison, args.all)))
    end
    return comparison.same and 0 or 1
 end

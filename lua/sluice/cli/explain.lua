@@ -4,6 +4,7 @@ local core = require "sluice.core"
 local explanation = require "sluice.cli.explanation"
 local fault = require "sluice.cli.fault"
 local native = require "sluice.native"
+local units = require "sluice.cli.units"
 local world = require "sluice.cli.world"
 
 local explain = {
@@ -56,7 +57,7 @@ function explain.run(args)
    if answer.near and not args.json then
       fault.wrong("explain: %s", explanation.unknown(answer))
    end
-   io.stdout:write(args.json and text .. "\n" or explanation.text(answer))
+   io.stdout:write(args.json and text .. "\n" or units.plain(explanation.text(answer)))
    return answer.near and 2 or 0
 end
 

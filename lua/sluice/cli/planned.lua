@@ -112,6 +112,25 @@ function planned:close()
    self.handle:close()
 end
 
+-- Whether a value is a parameter as `sluice plan --json --full` writes it.
+local function is_saved(param)
+   if type(param) ~= "table" or type(param.name) ~= "string" or type(param.bytes) ~= "number" or type(param.destination) ~= "string"
+      or not diff.is_mode(param.mode) then
+      return false
+   end
+   for _, key in ipairs({ "dtype", "source", "reason", "problem" }) do
+      if param[key] ~= nil and type(param[key]) ~= "string" then
+         return false
+      end
+   end
+   for _, extent in ipairs(type(param.shape) == "table" and param.shape or {}) do
+      if type(extent) ~= "number" then
+         return false
+      end
+   end
+   return param.shape == nil or type(param.shape) == "table"
+end
+
 --- The plan that `sluice plan --json --full` wrote, as diff.compare takes it; nil where a text is none.
 -- @param text what a file holds
 function planned.saved(text, path)
@@ -119,13 +138,12 @@ function planned.saved(text, path)
       return nil
    end
    local value = core.json(text)
-   if type(value) ~= "table" or type(value.plan) ~= "table" or type(value.trainers) ~= "number" then
+   if type(value) ~= "table" or type(value.plan) ~= "table" or type(value.trainers) ~= "number"
+      or type(value.workers) ~= "number" then
       return nil
    end
    for i, param in ipairs(value.plan) do
-      local good = type(param) == "table" and type(param.name) == "string" and type(param.bytes) == "number"
-         and type(param.destination) == "string" and diff.is_mode(param.mode)
-      if not good then
+      if not is_saved(param) then
          fault.wrong("%s: plan[%d] must have a name, bytes, a mode and a destination, as sluice plan --json --full writes them", path, i - 1)
       end
    end

@@ -50,7 +50,7 @@ local function fits(text, rows, columns)
 end
 
 local function write(text)
-   io.stdout:write(text)
+   io.stdout:write(units.plain(text))
    io.stdout:flush()
 end
 
@@ -77,7 +77,7 @@ local function show_on_terminal(text, args)
    if args.no_pager or fits(text, rows, columns) then
       write(text .. "\n")
    elseif pager and pager ~= "" then
-      native.shell(pager, text .. "\n")
+      native.shell(pager, units.plain(text) .. "\n")
    else
       page(text, rows, columns)
    end
@@ -108,7 +108,7 @@ end
 
 local function complain(problem)
    io.stdout:flush()
-   io.stderr:write(problem, "\n")
+   io.stderr:write(units.plain(problem), "\n")
 end
 
 local function run_plainly(evaluator, next_statement)

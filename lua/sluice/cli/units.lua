@@ -58,4 +58,9 @@ function units.columns(rows, indent)
    return lines
 end
 
+--- A text that cannot speak to a terminal: names come from outside.
+function units.plain(text)
+   return (text:gsub("[%z\1-\8\11-\31\127]", "?"))
+end
+
 return units

@@ -25,7 +25,7 @@ end
 local function steps(names, head)
    local seen, list = {}, {}
    for _, name in ipairs(names) do
-      if name:sub(1, #head) == head then
+      if name:sub(1, #head) == head and not name:find("%c") then
          local dot = name:find(".", #head + 1, true)
          local step = dot and name:sub(1, dot) or name
          if not seen[step] then
