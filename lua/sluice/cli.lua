@@ -3,7 +3,9 @@
 
 local cli = {}
 
-local command_names = { "run", "plan", "explain", "diff", "check", "repl", "simulate", "picture", "trainer", "worker", "rank", "version" }
+local command_names = {
+   "run", "plan", "explain", "diff", "check", "repl", "simulate", "picture", "doctor", "trainer", "worker", "rank", "version",
+}
 
 -- Modules of the system are found where Debian puts them, never in the current directory.
 local function load_argparse()

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 sluice_status slc_digest(const void *data, size_t length, char text[SLC_DIGEST_TEXT], sluice_error *error)
@@ -18,4 +19,10 @@ sluice_status slc_digest(const void *data, size_t length, char text[SLC_DIGEST_T
     }
     text[64] = '\0';
     return SLUICE_OK;
+}
+
+const char *slc_openssl_version(unsigned long *number)
+{
+    *number = OpenSSL_version_num();
+    return OpenSSL_version(OPENSSL_VERSION);
 }

@@ -198,6 +198,8 @@ int slc_native_open(lua_State *L)
         { "open", slc_native_plan_open },
         { "traffic", slc_native_traffic },
         { "editor", slc_native_editor },
+        { "facts", slc_native_facts },
+        { "folder", slc_native_folder },
         { NULL, NULL },
     };
     lua_newtable(L);

@@ -10,6 +10,7 @@
  *   traffic.c  traffic(job, places)         what moves between all ranks
  *   edit.c     editor(session, path)        the console's line editor
  *   terminal.c rows interrupts shell private_file absolute
+ *   doctor.c   facts(port) folder(path)     what this machine has
  *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
  *   native.c   version seal checkpoint monotonic peak is_terminal columns kind
  */
@@ -31,6 +32,8 @@ int slc_native_plan(lua_State *L);
 int slc_native_explain(lua_State *L);
 int slc_native_plan_open(lua_State *L);
 int slc_native_traffic(lua_State *L);
+int slc_native_facts(lua_State *L);
+int slc_native_folder(lua_State *L);
 int slc_native_editor(lua_State *L);
 extern const luaL_Reg slc_native_process[], slc_native_terminal[];
 

@@ -24,6 +24,20 @@ function units.rate(bytes, seconds)
    return seconds > 0 and bytes / seconds / 1e9 or 0
 end
 
+--- A text as lines of at most `most` bytes, cut between words.
+function units.lines(text, most)
+   local lines, line = {}, ""
+   for word in text:gmatch("%S+") do
+      if #line > 0 and #line + 1 + #word > most then
+         lines[#lines + 1], line = line, word
+      else
+         line = #line > 0 and line .. " " .. word or word
+      end
+   end
+   lines[#lines + 1] = line
+   return lines
+end
+
 --- "1 rank", "2 ranks"
 function units.count(count, noun)
    return ("%d %s%s"):format(count, noun, count == 1 and "" or "s")

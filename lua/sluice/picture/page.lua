@@ -2,25 +2,12 @@
 
 local style = require "sluice.picture.style"
 local svg = require "sluice.picture.svg"
+local units = require "sluice.cli.units"
 
 local page = {}
 
 local MARGIN, HEAD = 24, 46
 local LINE = 110 -- characters of a caption's line
-
--- Words into lines.
-local function wrapped(text, most)
-   local lines, line = {}, ""
-   for word in text:gmatch("%S+") do
-      if #line > 0 and #line + 1 + #word > most then
-         lines[#lines + 1], line = line, word
-      else
-         line = #line > 0 and line .. " " .. word or word
-      end
-   end
-   lines[#lines + 1] = line
-   return lines
-end
 
 --- One SVG of all figures. It has its own style and needs nothing else.
 function page.svg(title, figures)
@@ -32,10 +19,11 @@ function page.svg(title, figures)
    local body = svg.new()
    for _, figure in ipairs(figures) do
       body:text(MARGIN, y + 12, figure.title, { class = "head" })
-      for i, line in ipairs(wrapped(figure.caption, math.min(LINE, most))) do
+      local lines = units.lines(figure.caption, math.min(LINE, most))
+      for i, line in ipairs(lines) do
          body:text(MARGIN, y + 14 + i * 16, line, { class = "quiet" })
       end
-      y = y + HEAD - 16 + #wrapped(figure.caption, math.min(LINE, most)) * 16
+      y = y + HEAD - 16 + #lines * 16
       body:place(MARGIN, y, figure.canvas)
       y = y + figure.height + MARGIN
    end

@@ -275,7 +275,7 @@ function parameter.text(parts, columns, colour)
             lines[#lines + 1] = ("   and %d more"):format(#target.workers - 16)
             break
          end
-         lines[#lines + 1] = ("   %s wants %s"):format(owner(group, "worker"), words.box(group.box))
+         lines[#lines + 1] = ("   %s want%s %s"):format(owner(group, "worker"), group.count == 1 and "s" or "", words.box(group.box))
       end
    end
    for i, group in ipairs(scene.sources) do
