@@ -169,6 +169,9 @@ local function links(facts)
       return nil
    end
    for _, gpu in ipairs(list) do
+      if not gpu.peers then
+         return note("links", "the driver does not say which GPUs reach each other", "nvidia-smi topo -p2p r says it")
+      end
       reached = reached + gpu.peers
    end
    local all = #list * (#list - 1)

@@ -105,6 +105,21 @@ describe("sluice doctor", function()
       end
    end)
 
+   it("asks the driver for GPUs, and the plugin whether it sees them", function()
+      local folder = program.path:match("^(.*/)") or ""
+      local plugin, driver = io.open(folder .. "libsluice_cuda.so"), io.open(folder .. "spec/cuda/libcuda.so.1")
+      if not plugin or not driver then
+         pending("this build has no plugin and no stand-in for CUDA's driver")
+         return
+      end
+      plugin:close()
+      driver:close()
+      local result = program.run({ "doctor" }, { LD_LIBRARY_PATH = folder .. "spec/cuda" })
+      assert.truthy(result.out:find("\nok    GPU driver +CUDA 1%d%.%d"))
+      assert.truthy(result.out:find("\nok    GPUs +%d of "))
+      assert.truthy(result.out:find("\nok    libsluice_cuda +made with CUDA [%d.]+ and NCCL [%d.]+, sees %d GPU"))
+   end)
+
    it("takes the NCCL file that SLUICE_NCCL_LIBRARY names, and says why it cannot", function()
       local answer = program.json(program.run({ "doctor", "--json" }, { SLUICE_NCCL_LIBRARY = "/nowhere/libnccl.so" }))
       for _, finding in ipairs(answer.findings) do

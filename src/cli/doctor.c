@@ -170,6 +170,17 @@ static void find(void *library, const char *name, void *function, size_t size)
     memcpy(function, &symbol, size);
 }
 
+/* The same of CUDA's driver, by the driver's own door where it has one. */
+static void find_cuda(void *library, const char *name, void *function, size_t size)
+{
+    int (*ask)(const char *, void **, int, uint64_t, int *) = NULL, status = 0;
+    void *symbol = NULL;
+    find(library, "cuGetProcAddress_v2", &ask, sizeof ask);
+    if (ask == NULL || ask(name, &symbol, 12000, 0, &status) != 0 || symbol == NULL)
+        symbol = dlsym(library, name);
+    memcpy(function, &symbol, size);
+}
+
 static void set_file(lua_State *L, void *symbol)
 {
     Dl_info info;
@@ -177,21 +188,22 @@ static void set_file(lua_State *L, void *symbol)
         set_text(L, "file", info.dli_fname);
 }
 
-/* How many of the GPU's neighbours it reaches. */
-static int peers_of(void *library, int device, int count)
+/* Adds how many of its neighbours a GPU reaches, where the driver tells. */
+static void set_peers(lua_State *L, void *library, int device, int count)
 {
     int (*can)(int *, int, int) = NULL, reached = 0, answer = 0;
-    find(library, "cuDeviceCanAccessPeer", &can, sizeof can);
+    find_cuda(library, "cuDeviceCanAccessPeer", &can, sizeof can);
     for (int other = 0; can != NULL && other < count; other++)
         reached += other != device && can(&answer, device, other) == 0 && answer != 0;
-    return reached;
+    if (can != NULL)
+        set_number(L, "peers", reached);
 }
 
 static void push_gpus(lua_State *L, void *library, int count)
 {
     int (*get_name)(char *, int, int) = NULL, (*get_bytes)(size_t *, int) = NULL;
-    find(library, "cuDeviceGetName", &get_name, sizeof get_name);
-    find(library, "cuDeviceTotalMem_v2", &get_bytes, sizeof get_bytes);
+    find_cuda(library, "cuDeviceGetName", &get_name, sizeof get_name);
+    find_cuda(library, "cuDeviceTotalMem", &get_bytes, sizeof get_bytes);
     lua_newtable(L);
     for (int device = 0; device < count; device++) { /* the driver numbers devices as it hands them out */
         char name[128] = "";
@@ -201,7 +213,7 @@ static void push_gpus(lua_State *L, void *library, int count)
             set_text(L, "name", name);
         if (get_bytes != NULL && get_bytes(&bytes, device) == 0)
             set_number(L, "bytes", (double)bytes);
-        set_number(L, "peers", peers_of(library, device, count));
+        set_peers(L, library, device, count);
         lua_rawseti(L, -2, device + 1);
     }
     lua_setfield(L, -2, "gpus");
@@ -217,10 +229,10 @@ static void set_driver(lua_State *L)
     } else {
         int (*start)(unsigned) = NULL, (*get_version)(int *) = NULL, (*get_count)(int *) = NULL;
         int version = 0, count = 0;
-        find(library, "cuInit", &start, sizeof start);
-        find(library, "cuDriverGetVersion", &get_version, sizeof get_version);
-        find(library, "cuDeviceGetCount", &get_count, sizeof get_count);
-        set_file(L, dlsym(library, "cuInit"));
+        find_cuda(library, "cuInit", &start, sizeof start);
+        find_cuda(library, "cuDriverGetVersion", &get_version, sizeof get_version);
+        find_cuda(library, "cuDeviceGetCount", &get_count, sizeof get_count);
+        set_file(L, dlsym(library, "cuGetProcAddress_v2"));
         int status = start == NULL ? -1 : start(0);
         set_number(L, "status", status);
         if (get_version != NULL && get_version(&version) == 0)
