@@ -21,7 +21,7 @@ local q = divide(heads, tp) * d -- rows of q in one worker
 local kv_heads, kv_parts = share(required "num_key_value_heads", tp) -- heads a worker, and how many different parts there are
 local kv = kv_heads * d
 local gate = divide(required "intermediate_size", tp)
-local blocks = ceil_divide(host.hidden_size, block[1]) -- rounded up
+local half = ceil_divide(heads * d, 2) -- rounded up
 local padded = host.padded_vocab_size or round_up(required "vocab_size", 64) -- up to a multiple
 local head = spread(heads, tp) -- for each head its rank, and which of that rank's it is
 local map = spread(host.expert_map or required "num_experts", ep) -- the same for each expert
@@ -51,6 +51,8 @@ return {
    -- Whether anything may be written in place: a reason sends all whole to the host's loader. policy {} is the default's
    -- reason (quantized, several stages); here it is said which cases this file knows how to place.
    full = policy { quantization = "fp8", pipeline = true },
+   -- Beside a weight stands its `..._scale_inv`, one number for each block: it goes as the weight's rule says, counted in blocks.
+   scales = { ending = "_scale_inv", block = block },
    -- What a parameter without a rule gets: "error", "default" (the default resolver) or "full".
    otherwise = "error",
    -- true: a parameter that would go whole is an error.
@@ -83,8 +85,8 @@ return {
 
       -- Interleaved: even rows in the first half, odd ones in the second. from: what is taken, in the whole parameter's sizes.
       rule(A .. "rope.weight") {
-         { from = span(0, 0, 4, 2), at = span(0, 0, 4) },
-         { from = span(0, 1, 4, 2), at = span(0, 4, 4) },
+         { from = span(0, 0, half, 2), at = span(0, 0, half) },
+         { from = span(0, 1, half, 2), at = span(0, half, half) },
       },
 
       -- Fused on disk, too: each part is cut on its own.
@@ -99,21 +101,18 @@ return {
          { from = span(0, each(heads, 2 * d, d), d), at = span(0, each(head.position, d, q), d) },
       },
 
-      -- Neither comes without the other. shape: what the parameter must look like, "*" for any extent.
-      rule(M .. "down.weight") { layout = row, companion = M .. "down.weight_scale_inv" },
-      rule(M .. "down.weight_scale_inv") { layout = row, companion = M .. "down.weight", shape = { blocks, "*" } },
-
+      rule(M .. "down.weight") { layout = row },
       rule(M .. "router.weight") { layout = replicate },
 
       -- One tensor an expert: {e} says which, pick turns it into its rank and its slab.
       rule(M .. "experts.{e}.up.weight") { into = M .. "experts.w13", at = slab, layout = { owner, column } },
       -- All experts in one tensor, in and out swapped. The first placement of a layout is the outermost.
       rule(M .. "experts.down") { into = M .. "experts.w2", permute = { 0, 2, 1 }, layout = { experts, shard("tp", 1) } },
-      -- What ranks sum up must come once: the first rank along tp has it, the others have zeros.
-      rule(M .. "experts.down_bias") { into = M .. "experts.w2_bias", layout = { experts, first "tp" } },
+      -- What ranks sum up must come once: the first rank along tp has it, the others have zeros. It does not come without the weight.
+      rule(M .. "experts.down_bias") { companion = M .. "experts.down", into = M .. "experts.w2_bias", layout = { experts, first "tp" } },
 
-      -- More rows in the live tensor than there are: the rest is cleared.
-      rule "model.score.weight" { layout = vocabulary, pad = "zero" },
+      -- More rows in the live tensor than there are: the rest is cleared. shape: what the parameter must look like, "*" for any extent.
+      rule "model.score.weight" { layout = vocabulary, pad = "zero", shape = { required "vocab_size", "*" } },
 
       -- The same values under a second name; what nobody serves; what the host's own loader had better do.
       rule "model.readout.weight" { alias = "model.score.weight" },

@@ -7,6 +7,7 @@ local core = require "sluice.core"
 local default = require "sluice.default"
 local nearest = require "sluice.nearest"
 local rule = require "sluice.rule"
+local scales = require "sluice.scales"
 local target = require "sluice.target"
 local words = require "sluice.words"
 
@@ -14,7 +15,7 @@ local resolve = {}
 
 local DIRECT, FULL, ALIAS, SKIP = 1, 2, 3, 4
 local DEFAULT = "default resolver"
-local NO_PINS = {}
+local NO_PINS, NO_TEMPLATES = {}, {}
 local MOST_TARGETS = 1024 -- as plan.h
 local LONGEST, LONGEST_SHOWN = 4096, 200 -- bytes of a name
 
@@ -183,18 +184,26 @@ local function announced_hint(context, name)
    return found and (" (did you mean %s?)"):format(found) or ""
 end
 
+local function add_companion(context, said, param, companion)
+   local other = context.by_canonical[companion]
+   if other and other ~= param then
+      param.companions = param.companions or {}
+      param.companions[#param.companions + 1] = other.number
+   elseif not other then
+      fail(said, param, "must come with its companion %s, which the trainer does not announce%s", shown(companion),
+         announced_hint(context, companion))
+   end
+end
+
 local function check_companions(context, entry, matcher, param)
    param.companions = nil
-   for _, template in ipairs(entry.said.companion) do
-      local companion = template(matcher, param.canonical, entry.bound)
-      local other = context.by_canonical[companion]
-      if other and other ~= param then
-         param.companions = param.companions or {}
-         param.companions[#param.companions + 1] = other.number
-      elseif not other then
-         fail(entry.said, param, "must come with its companion %s, which the trainer does not announce%s", shown(companion),
-            announced_hint(context, companion))
-      end
+   local said = entry.said
+   for _, template in ipairs(param.weight == nil and said.companion or {}) do
+      add_companion(context, said, param, template(matcher, param.ruled, entry.bound))
+   end
+   local partner = #said.companion == 0 and said.mode ~= "skip" and scales.partner(context.set, param)
+   if partner then
+      add_companion(context, said, param, partner)
    end
 end
 
@@ -207,18 +216,27 @@ local function check_live(context, said, param, live, template)
    end
 end
 
+--- The live tensor that a parameter's rule names in its strip `i`.
+-- @param entry of the matcher set.rules, right after it found param.ruled; nil: the parameter's own name
+-- @param trace of rule.live_name
+function resolve.live_name(set, entry, i, param, trace)
+   local into = entry and entry.said.into[i]
+   return rule.live_name(set, into and into(set.rules, param.ruled, entry.bound) or param.ruled, trace) .. param.ending
+end
+
 local function set_targets(context, entry, matcher, param)
    local pins, pins_key = NO_PINS, ""
    local pin_matcher = context.set.pins
-   local where = pin_matcher and pin_matcher:find(param.canonical)
+   local where = pin_matcher and pin_matcher:find(param.ruled)
    if where then
-      pins, pins_key = target.pins(where, pin_matcher, param.canonical)
+      pins, pins_key = target.pins(where, pin_matcher, param.ruled)
    end
    local targets, count = {}, 0
    for i, strip in ipairs(entry.said.strips) do
-      local into = entry.said.into[i]
-      local live = rule.live_name(context.set, into and into(matcher, param.canonical, entry.bound) or param.canonical)
-      local templates = target.templates(context, strip, entry, matcher, param, pins, pins_key)
+      local live = resolve.live_name(context.set, entry, i, param)
+      -- What a strip clears it clears when the weight comes.
+      local templates = strip.zero and param.weight and NO_TEMPLATES
+         or target.templates(context, strip, entry, matcher, param, pins, pins_key)
       for copy = 1, #templates do
          check_live(context, entry.said, param, live, templates[copy])
          count = count + 2
@@ -246,11 +264,9 @@ end
 --- The live tensors that the host's loader writes from a full parameter: where its rule would have put it.
 function resolve.loads(context, param)
    local set, list = context.set, {}
-   local entry = set and set.rules:find(param.canonical)
+   local entry = set and set.rules:find(param.ruled)
    for i = 1, math.max(1, entry and entry.said.strips and #entry.said.strips or 0) do
-      local into = entry and entry.said.into[i]
-      local name = into and into(set.rules, param.canonical, entry.bound) or param.canonical
-      list[i] = set and rule.live_name(set, name) or name
+      list[i] = set and resolve.live_name(set, entry, i, param) or param.canonical
    end
    return list
 end
@@ -263,12 +279,14 @@ end
 
 local function decide_by_rule(context, entry, matcher, param)
    local said = entry.said
-   check_shape(said, param)
+   if param.weight == nil then -- what a scale's shape must be follows from its weight's
+      check_shape(said, param)
+   end
    check_companions(context, entry, matcher, param)
    if said.mode == "skip" then
       return SKIP, said.text, said.place
    elseif said.mode == "alias" then
-      local other = said.alias(matcher, param.canonical, entry.bound)
+      local other = said.alias(matcher, param.ruled, entry.bound) .. param.ending
       local announced = context.by_canonical[other]
       if not announced then
          fail(said, param, "is an alias of %s, which the trainer does not announce%s", shown(other), announced_hint(context, other))
@@ -307,7 +325,7 @@ local function mode_of(context, param)
    if not set then
       return decide_by_default(context, param)
    end
-   local entry = set.rules:find(param.canonical)
+   local entry = set.rules:find(param.ruled)
    if entry then
       return decide_by_rule(context, entry, set.rules, param)
    end
@@ -399,6 +417,12 @@ function resolve.params(context)
    local params, set = read_params(context), context.set
    for _, param in ipairs(params) do
       param.canonical = set and rule.canonical_name(set, param.name) or param.name
+      param.ruled, param.ending = param.canonical, "" -- a scale goes by its weight's rule
+   end
+   if set and set.scales then
+      scales.pair(set, params)
+   end
+   for _, param in ipairs(params) do
       context.by_canonical[param.canonical] = param
    end
    return params

@@ -11,7 +11,7 @@ local words = require "sluice.words"
 
 local rule = {}
 
-local MOST_FILES = 8
+local MOST_FILES = 16
 local FEW_EDITS = 3 -- between a name and a pattern that was meant for it
 local MOST_PATTERNS = 100000 -- of all rules, pins and unsourced, one for each value of {p=a|b}
 local MOST_STRIPS = 100000 -- of all rules
@@ -201,34 +201,39 @@ local function add_unsourced(set, file)
    end
 end
 
+-- Adds a file and, behind it, those that it extends.
+local function add_file(set, rules, environment, from)
+   local file = rule_file.load(rules, environment, from)
+   set.files = set.files + 1
+   if set.files > MOST_FILES then
+      check.raise("SCRIPT", ("%s: extends: more than %d files extend each other"):format(from.path, MOST_FILES))
+   end
+   set.path, set.place.rules = set.path or file.path, set.place.rules or file.key("rules")
+   add_rules(set, file)
+   add_pins(set, file)
+   add_renames(set, file)
+   add_unsourced(set, file)
+   for _, key in ipairs({ "otherwise", "full", "require_direct", "scales" }) do
+      if set[key] == nil and file.result[key] ~= nil then
+         set[key], set.place[key] = file.result[key], file.key(key)
+      end
+   end
+   local extends = file.result.extends
+   for _, other in ipairs(type(extends) == "table" and extends or { extends }) do
+      add_file(set, other, environment, file)
+   end
+end
+
 --- Loads a rule file and those it extends.
 -- @param rules a family's name or a path
 -- @param environment of words.environment
 -- @return the set: rules and pins (matchers), list (what each rule says, in order), renames, strips, unsourced, otherwise,
--- full, require_direct, the path, and in `place` the "file:line" of rules, otherwise and full
+-- full, require_direct, scales, the path, and in `place` the "file:line" of rules, otherwise and full
 function rule.load(rules, environment)
-   local set = { list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, place = {}, renames = {}, live_renames = {}, strips = {} }
+   local set = { list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, files = 0, place = {}, renames = {}, live_renames = {},
+                 strips = {} }
    set.rules = new_matcher(set)
-   local file, files = nil, 0
-   while rules do
-      local from = file
-      file = rule_file.load(rules, environment, from)
-      files = files + 1
-      if files > MOST_FILES then
-         check.raise("SCRIPT", ("%s: extends: more than %d files extend each other"):format(from.path, MOST_FILES))
-      end
-      set.path, set.place.rules = set.path or file.path, set.place.rules or file.key("rules")
-      add_rules(set, file)
-      add_pins(set, file)
-      add_renames(set, file)
-      add_unsourced(set, file)
-      for _, key in ipairs({ "otherwise", "full", "require_direct" }) do
-         if set[key] == nil and file.result[key] ~= nil then
-            set[key], set.place[key] = file.result[key], file.key(key)
-         end
-      end
-      rules = file.result.extends
-   end
+   add_file(set, rules, environment, nil)
    return set
 end
 

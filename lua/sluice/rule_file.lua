@@ -15,11 +15,12 @@ local LONGEST_SHOWN = 400
 local FAMILIES = "sluice.rules."
 
 local KEYS = {
-   name = "text", extends = "text", strip = "texts", rename = "pairs", rename_live = "pairs", unsourced = "texts", pins = "list", rules = "list",
+   name = "text", extends = "text or texts", strip = "texts", rename = "pairs", rename_live = "pairs", unsourced = "texts", pins = "list", rules = "list",
    otherwise = "text", full = "text", require_direct = "boolean",
+   scales = "scales",
 }
 rule_file.keys = KEYS
-local MOST_ITEMS = 100000
+local MOST_ITEMS, MOST_DIMS = 100000, 8
 local OTHERWISE = { default = true, full = true, error = true }
 
 -- ---- finding ----
@@ -136,15 +137,43 @@ local function check_pairs(file, key, list)
    end
 end
 
+local SCALES_KEYS = { block = true, ending = true }
+
+local function check_scales(file, value)
+   if type(value) ~= "table" or words.kind(value) then
+      fail(file, "scales", 'scales (%s) must be a table: { ending = "_scale_inv", block = { 128, 128 } }', words.shown(value))
+   end
+   for key in pairs(value) do
+      if not SCALES_KEYS[key] then
+         fail(file, "scales", "scales: unknown key '%s'; known: block, ending", type(key) == "string" and key or words.shown(key))
+      end
+   end
+   if type(value.ending) ~= "string" or not value.ending:find("^[%w_]+$") then
+      fail(file, "scales", "scales: ending (%s) must be what a scale's name has more than its weight's", words.shown(value.ending))
+   elseif type(value.block) ~= "table" or words.kind(value.block) or #value.block == 0
+      or #value.block > MOST_DIMS then
+      fail(file, "scales", "scales: block (%s) must be a list of how many elements share a scale", words.shown(value.block))
+   end
+   local block = { unpack(value.block) } -- of its own: another file may hold the host's list, too
+   for i, size in ipairs(block) do
+      if type(size) ~= "number" or size % 1 ~= 0 or size < 1 then
+         fail(file, "scales", "scales: block[%d] (%s) must be an integer of at least 1", i, words.shown(size))
+      end
+   end
+   return { ending = value.ending, block = block }
+end
+
+local PLAIN = { text = "a text", boolean = "true or false", ["text or texts"] = "a text, or a list of them" }
+
 local function check_value(file, key, value)
-   local kind = KEYS[key]
-   if kind == "text" or kind == "boolean" then
-      local wanted = kind == "text" and "string" or "boolean"
-      if type(value) ~= wanted or value == "" then
-         fail(file, key, "%s (%s) must be %s", key, words.shown(value), kind == "text" and "a text" or "true or false")
+   local is_list = type(value) == "table" and not words.kind(value)
+   local kind = KEYS[key] == "text or texts" and is_list and "texts" or KEYS[key]
+   if PLAIN[kind] then
+      if type(value) ~= (kind == "boolean" and "boolean" or "string") or value == "" then
+         fail(file, key, "%s (%s) must be %s", key, words.shown(value), PLAIN[kind])
       end
       return
-   elseif type(value) ~= "table" or words.kind(value) then
+   elseif not is_list then
       fail(file, key, "%s (%s) must be a list", key, words.shown(value))
    end
    for index in pairs(value) do
@@ -181,9 +210,11 @@ local function check_table(file, result)
    end
    for key in pairs(KEYS) do
       if result[key] == false and KEYS[key] ~= "boolean" then
-         if key ~= "full" then -- a file's `full = false` stands against what an extended one says
+         if key ~= "full" and key ~= "scales" then -- a file's false stands against what an extended one says
             result[key] = nil -- a condition left it out
          end
+      elseif KEYS[key] == "scales" and result[key] ~= nil then
+         result[key] = check_scales(file, result[key])
       elseif result[key] ~= nil then
          check_value(file, key, result[key])
       end

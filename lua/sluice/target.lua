@@ -5,6 +5,7 @@
 local check = require "sluice.check"
 local default = require "sluice.default"
 local rule_body = require "sluice.rule_body"
+local scales = require "sluice.scales"
 local words = require "sluice.words"
 
 local target = {}
@@ -271,24 +272,41 @@ local function joined(pins, placements)
    return list
 end
 
-local function make_for(context, strip, said, param, pins, numbers)
-   local at, placements = settle(strip.at, strip.picks, numbers), joined(pins, settle(strip.layout, strip.picks, numbers))
-   if strip.zero then
-      return make_clearing(context, said, param, at, placements)
+-- Of a scale: what the strip says of its weight, counted in blocks.
+local function count_in_blocks(context, said, param, pins, strip)
+   local mesh = choose_mesh(context.meshes, joined(pins, strip.layout), said, param.canonical)
+   local function size(axis)
+      local _, found = axis_in(mesh, axis)
+      return found or 1
    end
-   return make(context, strip, said, param, at, settle(strip.from, strip.picks, numbers), placements)
+   return scales.in_blocks(context.set.scales.block, param.weight.shape, strip, size, function(text, ...)
+      fail(said, param.canonical, "goes as its weight, counted in blocks: %s", text:format(...))
+   end)
+end
+
+local function make_for(context, strip, said, param, pins, numbers)
+   local at, placements = settle(strip.at, strip.picks, numbers), settle(strip.layout, strip.picks, numbers)
+   if strip.zero then
+      return make_clearing(context, said, param, at, joined(pins, placements))
+   end
+   local from = settle(strip.from, strip.picks, numbers)
+   if param.weight then
+      from, at, placements = count_in_blocks(context, said, param, pins,
+         { from = from, at = at, layout = placements, permute = strip.permute })
+   end
+   return make(context, strip, said, param, at, from, joined(pins, placements))
 end
 
 --- The templates of one strip for one parameter: one, or as many as its picks give copies.
--- @param context { plan =, meshes = }
+-- @param context { plan =, meshes =, set = }
 -- @param strip of rule.lua
--- @param entry of rule.lua, right after its matcher found the parameter's canonical name
+-- @param entry of rule.lua, right after its matcher found the name that rules match
 -- @param pins settled pins that a `where` adds, and their text
 -- @return list of { id =, everywhere = whether each worker surely holds elements }
 function target.templates(context, strip, entry, matcher, param, pins, pins_key)
-   local said, name = entry.said, param.canonical
+   local said, name = entry.said, param.ruled
    local numbers, key, copies = pick_all(strip.picks, entry, matcher, said, name)
-   key = param.shape_key .. "|" .. pins_key .. "|" .. key
+   key = (param.weight and param.weight.shape_key .. "/" or "") .. param.shape_key .. "|" .. pins_key .. "|" .. key
    local found = strip.templates[key]
    if not found then
       found = {}

@@ -341,7 +341,7 @@ end)
 
 describe("the rules of DeepSeek-V3", function()
    local resolving = require "spec.support.resolving"
-   local O = "model.layers.0.self_attn.o_proj.weight"
+   local O, Q = "model.layers.0.self_attn.o_proj.weight", "model.layers.0.self_attn.q_b_proj.weight"
    local weight = { name = O, shape = { 32, 32 }, dtype = "float8_e4m3fn" }
    local scales = { name = O .. "_scale_inv", shape = { 8, 8 }, dtype = "float32" }
 
@@ -356,7 +356,8 @@ describe("the rules of DeepSeek-V3", function()
       end
       return resolving.resolve({ tp = tp, params = params, host = host, rules = "deepseek_v3",
          live = { { name = O, shape = { 32, 32 / tp }, dtype = "float8_e4m3fn" },
-                  { name = O .. "_scale_inv", shape = { 8, 8 / tp }, dtype = "float32" } } })
+                  { name = O .. "_scale_inv", shape = { 8, 8 / tp }, dtype = "float32" },
+                  { name = Q, shape = { 48 / tp, 8 }, dtype = "float8_e4m3fn" } } })
    end
 
    it("take no weight without its scales and no scales without their weight", function()
@@ -392,8 +393,10 @@ describe("the rules of DeepSeek-V3", function()
    end)
 
    it("cut no block in two", function()
-      assert.truthy(resolve({}, 8).text:find("^destination: sluice/rules/deepseek_v3.lua:%d+: 6 does not divide by 4$"))
-      assert.equal("", resolve({}, 8, { quantization = false }).text)
+      local text = resolve({ { name = Q, shape = { 48, 8 }, dtype = "float8_e4m3fn" },
+                             { name = Q .. "_scale_inv", shape = { 12, 2 }, dtype = "float32" } }, 8).text
+      assert.truthy(text:find(Q .. "_scale_inv goes as its weight, counted in blocks: a worker's part of dim 0 (6) must be a whole "
+         .. "number of blocks of 4", 1, true), text)
    end)
 
    it("leave a host that is quantized otherwise to its loader", function()

@@ -178,6 +178,13 @@ describe("a mistake is told with its place:", function()
       { 'return { pins = {\n where "a" (pin("pp", pick("l", {0}))) } }', 'FILE:2: where "a": pick("l") names no capture of the pattern' },
       { 'return { pins = {\n where "a" (pin("pp", each(1))) } }', 'FILE:2: where "a": each is for the strips of rules' },
       { 'return { pins = {\n where(5) } }', "FILE:2: where (5) must be followed by a pattern in quotes" },
+      { "return {\n scales = 5 }", 'FILE:2: scales (5) must be a table: { ending = "_scale_inv", block = { 128, 128 } }' },
+      { "return {\n scales = { blok = {} } }", "FILE:2: scales: unknown key 'blok'; known: block, ending" },
+      { "return {\n scales = { ending = 5 } }", "FILE:2: scales: ending (5) must be what a scale's name has more than its weight's" },
+      { "return {\n scales = { ending = '_s', block = 128 } }", "FILE:2: scales: block (128) must be a list of how many elements share a scale" },
+      { "return {\n scales = { ending = '_s', block = { 128, 0 } } }", "FILE:2: scales: block[2] (0) must be an integer of at least 1" },
+      { "return {\n extends = { 'llama', 5 } }", "FILE:2: extends[2] (5) must be a text" },
+      { "return {\n extends = 5 }", "FILE:2: extends (5) must be a text, or a list of them" },
       { "host.x = 1", "FILE:1: host.x cannot be set" },
       { "axes.tp = 1", "FILE:1: axes.tp cannot be set" },
       { "local x = host.pipeline", "FILE:1: the host's description has no 'pipeline' (did you mean pipeline_layers?)" },
@@ -242,7 +249,7 @@ describe("a mistake is told with its place:", function()
       resolving.write(('return { extends = "%s" }'):format(path), path)
       local text = resolving.resolve({ params = {}, live = {}, rules = path }).text
       os.remove(path)
-      assert.equal(("destination: %s: extends: more than 8 files extend each other"):format(path), text)
+      assert.equal(("destination: %s: extends: more than 16 files extend each other"):format(path), text)
    end)
 
    -- Seen only beside the live tensors of a worker: C says them, with the rule's line.

@@ -5,7 +5,7 @@ local resolving = require "spec.support.resolving"
 local HOST = { num_attention_heads = 32, num_key_value_heads = 8, head_dim = 4, hidden_size = 128, intermediate_size = 256, num_experts = 8,
                vocab_size = 1000, num_hidden_layers = 4 }
 -- Numbers that an example's text speaks of.
-local NAMES = "local half, q, kv, tp, V, im, I = 4, 32, 16, axes.tp, 1000, 8, 8\n"
+local NAMES = "local half, q, kv, tp, V, im, I, heads, d, head = 4, 32, 16, axes.tp, 1000, 8, 8, 8, 4, spread(8, axes.tp) "
 
 local function examples()
    local file = assert(io.open("lua/README.md"))

@@ -164,6 +164,9 @@ local function parameter_lines(answer)
    for _, step in ipairs(answer.renames or {}) do
       add(lines, "renamed  %s", rename_text(step))
    end
+   if answer.scale_of then
+      add(lines, "scale    goes as %s, counted in blocks", answer.scale_of)
+   end
    if answer.rules then
       add_rules(lines, answer.rules)
    end

@@ -93,37 +93,41 @@ local function captures(matcher, entry, read, name)
 end
 
 local function rules_tried(set, param, all)
-   local entry = set.rules:find(param.canonical)
+   local entry = set.rules:find(param.ruled)
    local said = entry and entry.said
    local matched = said and {
       number = said.number, pattern = said.pattern, where = said.place,
-      captures = captures(set.rules, entry, said.read, param.canonical),
+      captures = captures(set.rules, entry, said.read, param.ruled),
    }
    local stop = said and said.number or #set.list + 1
    return {
       file = set.path, count = #set.list, tried = math.min(stop, #set.list), matched = matched,
-      passed = passed(set, param.canonical, stop, all), otherwise = not said and (set.otherwise or "error") or nil,
+      passed = passed(set, param.ruled, stop, all), otherwise = not said and (set.otherwise or "error") or nil,
    }, entry
 end
 
 -- The pins that a `where` adds to a direct parameter.
 local function pins_added(set, param)
-   local where = set.pins and set.pins:find(param.canonical)
+   local where = set.pins and set.pins:find(param.ruled)
    if not where then
       return nil
    end
    local list = {}
-   for i, pin in ipairs((target.pins(where, set.pins, param.canonical))) do
+   for i, pin in ipairs((target.pins(where, set.pins, param.ruled))) do
       list[i] = { axis = pin.axis, coordinate = pin.coordinate }
    end
    return { pattern = where.said.pattern, where = where.said.place, pins = list }
 end
 
--- What a strip's live name was before rename_live.
-local function live_renames(set, entry, param, number)
-   local into, list = entry.said.into[number], {}
-   rule.live_name(set, into and into(set.rules, param.canonical, entry.bound) or param.canonical, list)
-   return list[1] and list or nil
+-- What each live tensor of a rule was called before rename_live.
+local function live_renames(set, entry, param)
+   local renames = {}
+   for i = 1, #entry.said.strips do
+      local list = {}
+      local live = resolve.live_name(set, entry, i, param, list)
+      renames[live] = list[1] and list or nil
+   end
+   return renames
 end
 
 --- Adds to an answer on a parameter: canonical, renames, rules, pins, and to each of its targets the renames of the live name.
@@ -136,13 +140,15 @@ function trace.add(state, param, answer)
       return
    end
    local renames = {}
-   answer.canonical = rule.canonical_name(set, param.name, renames)
-   answer.renames = renames
+   rule.canonical_name(set, param.weight and param.weight.name or param.name, renames)
+   answer.canonical, answer.renames = param.canonical, renames
+   answer.scale_of = param.weight and param.weight.name
    local entry
    answer.rules, entry = rules_tried(set, param, state.all)
    if entry and answer.mode == "direct" then
-      for number, item in ipairs(answer.targets) do
-         item.renames = live_renames(set, entry, param, number)
+      local renamed = live_renames(set, entry, param)
+      for _, item in ipairs(answer.targets) do
+         item.renames = renamed[item.live]
       end
       answer.pins = pins_added(set, param)
    end

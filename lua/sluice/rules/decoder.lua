@@ -20,12 +20,16 @@ for _, module in ipairs { "qkv_proj", "o_proj", "gate_up_proj", "down_proj", "em
    end
 end
 
+-- In fp8 a weight comes with a scale for each block of it.
+local block = host.quantization == "fp8" and host.weight_block_size
+
 return {
    name = "decoder",
    -- What FSDP, torch.compile and PEFT leave in a trainer's names.
    strip = { "_fsdp_wrapped_module", "_orig_mod", "base_model.model", "base_layer" },
    rename_live = wrapped,
-   full = policy { pipeline = true },
+   full = policy { pipeline = true, quantization = block and "fp8" },
+   scales = block and { ending = "_scale_inv", block = block },
    pins = layers and {
       where "model.layers.{l}.**" (pin("pp", pick("l", layers))),
       not tied and where "model.embed_tokens.**" (on_first),
