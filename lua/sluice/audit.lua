@@ -50,7 +50,7 @@ local function count(state, records)
       of[said] = records[number]
    end
    for i, param in ipairs(state.params) do
-      local entry = set.rules:find(param.canonical)
+      local entry = set.rules:find(param.ruled)
       local record = entry and of[entry.said]
       if record then
          record.parameters = record.parameters + 1
@@ -75,9 +75,9 @@ local function find_shadowed(state, records)
          end
       end
       for _, param in ipairs(order > 0 and state.params or {}) do
-         local number = matcher:find(param.canonical)
+         local number = matcher:find(param.ruled)
          if number and not records[number].shadow then
-            local by = set.rules:find(param.canonical).said
+            local by = set.rules:find(param.ruled).said
             records[number].shadow = { name = param.name, number = by.number, pattern = by.pattern, where = by.place }
             found = true
          end
