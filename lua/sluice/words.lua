@@ -127,7 +127,7 @@ local HOST_KEYS = {}
 for key in ([[architecture quantization pipeline_parallel_size tensor_parallel_size num_attention_heads num_key_value_heads
    head_dim hidden_size intermediate_size moe_intermediate_size num_experts vocab_size padded_vocab_size tie_word_embeddings
    num_hidden_layers finalizes_modules weight_block_size repacks
-   pipeline_layers expert_parallel_size moe_tensor_parallel_size expert_map live_experts serves_mtp
+   pipeline_layers expert_parallel_size moe_tensor_parallel_size expert_map live_experts serves_mtp lora_modules
    n_routed_experts n_shared_experts num_local_experts num_experts_per_tok first_k_dense_replace num_nextn_predict_layers
    decoder_sparse_step mlp_only_layers shared_expert_intermediate_size
    q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim attention_bias use_sliding_window vision_config]]):gmatch("%S+") do

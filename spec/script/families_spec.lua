@@ -261,6 +261,20 @@ describe("a family file places", function()
          assert.equal(case[7], (got.by[case[3]].line:gsub(",? because: .*$", ""):gsub(" *%(computed.*$", "")))
       end)
    end
+
+   -- Live tensors of a stage without the module would tell otherwise.
+   it("an embedding inside base_layer alike on every stage, where the host says which modules it wraps", function()
+      local said = { lora_modules = { "embed_tokens", "qkv_proj" }, pipeline_parallel_size = 2, num_hidden_layers = 2 }
+      for key, value in pairs(host) do
+         said[key] = said[key] or value
+      end
+      for _, live in ipairs({ { { name = "model.embed_tokens.base_layer.weight", shape = { 64, 8 } } }, {} }) do
+         local got = resolving.resolve({ params = { { name = "model.embed_tokens.weight", shape = { 64, 8 } } }, host = said, rules = "llama",
+            live = live, axes = { { "pp", 2 } } })
+         assert.equal("", got.text)
+         assert.truthy(got.by["model.embed_tokens.weight"].line:find("-> 'model.embed_tokens.base_layer.weight' [:, :] (pp=0)", 1, true))
+      end
+   end)
 end)
 
 describe("packed experts", function()

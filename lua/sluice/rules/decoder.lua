@@ -12,10 +12,20 @@ local tied, stages = host.tie_word_embeddings, axes.pp
 local layers = stages > 1 and spread(host.pipeline_layers or required "num_hidden_layers", stages).owner
 local on_first, on_last = pin("pp", 0), pin("pp", stages - 1)
 
--- A host that serves LoRA adapters wraps its modules, and names the weights inside base_layer.
+-- A host that serves LoRA adapters wraps its modules, and names the weights inside base_layer. Where it does not say which,
+-- live tensors tell; stages of a pipeline that hold other modules would then tell otherwise.
+local function is_wrapped(module)
+   for _, name in ipairs(host.lora_modules or {}) do
+      if name == module then
+         return true
+      end
+   end
+   return not host.lora_modules and live("**." .. module .. ".base_layer.weight")
+end
+
 local wrapped = {}
 for _, module in ipairs { "qkv_proj", "o_proj", "gate_up_proj", "down_proj", "embed_tokens" } do
-   if live("**." .. module .. ".base_layer.weight") then
+   if is_wrapped(module) then
       wrapped[#wrapped + 1] = { "**." .. module .. ".{w=weight|bias}", "**." .. module .. ".base_layer.{w}" }
    end
 end

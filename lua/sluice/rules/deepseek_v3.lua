@@ -3,7 +3,7 @@
 local tp = axes.tp
 local latent = host.q_lora_rank
 
-divide(required "num_attention_heads", tp) -- q and kv are cut by heads
+divide(required "num_attention_heads", tp) -- q and k with v are cut by heads
 local shared = divide((host.n_shared_experts or 0) * required "moe_intermediate_size", tp)
 
 local A, M, S = "model.layers.{l}.self_attn.", "model.layers.{l}.mlp.", "model.layers.{l}.mlp.shared_experts."
@@ -16,8 +16,10 @@ local rules = {
    rule(A .. "o_proj.weight") { layout = row },
 
    rule(M .. "gate.e_score_correction_bias") { layout = replicate },
-   shared > 0 and rule(S .. "gate_proj.weight") { into = S .. "gate_up_proj.weight", at = span(0, 0, shared), layout = column },
-   shared > 0 and rule(S .. "up_proj.weight") { into = S .. "gate_up_proj.weight", at = span(0, shared, shared), layout = column },
+   shared > 0 and rule(S .. "gate_proj.weight") {
+      into = S .. "gate_up_proj.weight", at = span(0, 0, shared), layout = column },
+   shared > 0 and rule(S .. "up_proj.weight") {
+      into = S .. "gate_up_proj.weight", at = span(0, shared, shared), layout = column },
    rule(S .. "down_proj.weight") { layout = row },
 }
 
