@@ -94,6 +94,19 @@ local function members(group)
    return list
 end
 
+--- Processes that `pid` started and that still run.
+function program.children(pid)
+   local list = {}
+   for name in dirent.files("/proc") do
+      local stat = name:match("^%d+$") and read_file("/proc/" .. name .. "/stat")
+      local state, parent = (stat or ""):match("^%d+ %(.*%) (%a) (%d+) ")
+      if tonumber(parent) == pid and state ~= "Z" and state ~= "X" then
+         list[#list + 1] = tonumber(name)
+      end
+   end
+   return list
+end
+
 --- Ranks of this program that run now: { pid =, command = }.
 function process:ranks()
    local list = {}

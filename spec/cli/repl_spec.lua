@@ -2,6 +2,7 @@
 
 local cjson = require "cjson"
 local program = require "spec.cli.program"
+local signal = require "posix.signal"
 local terminal = require "spec.cli.terminal"
 local world = require "spec.support.world"
 
@@ -207,6 +208,12 @@ describe("sluice repl, without a terminal", function()
 end)
 
 describe("sluice repl, at a terminal", function()
+   local _, without = program.shell("ldd $SLUICE | grep -q libedit")
+   if without ~= 0 then
+      pending("edits lines: libedit was not there when the program was built", function() end)
+      return
+   end
+
    local state
 
    before_each(function()
@@ -274,6 +281,22 @@ describe("sluice repl, at a terminal", function()
       local pipe = io.popen(("stat -c '%%a' '%s/sluice/history' '%s/sluice'"):format(state, state))
       assert.equal("600\n700\n", pipe:read("*a"))
       pipe:close()
+   end)
+
+   it("ends the ranks of a dry run on Ctrl-C, and can be ended itself afterwards", function()
+      local tty = open()
+      tty:expect("sluice> ")
+      tty:send("dry_run()\r"):expect("\n")
+      assert.is_true(program.until_true(30, function()
+         return #program.children(tty.pid) > 0
+      end))
+      tty:send("\3"):expect("cancelled\n")
+      tty:expect("sluice> ")
+      assert.same({}, program.children(tty.pid))
+      tty:send("1 + 1\r"):expect("\n2\n")
+      tty:expect("sluice> ")
+      signal.kill(tty.pid, signal.SIGTERM)
+      assert.equal("killed", tty:ended())
    end)
 
    it("shows a screen at a time", function()

@@ -84,19 +84,25 @@ function terminal:expect(text, seconds)
    end
 end
 
---- Waits for the end; its exit code, or nil where it did not end by itself.
-function terminal:finish(seconds)
+--- Waits for the end; how it came ("exited" or "killed") and the exit code or signal.
+function terminal:ended(seconds)
    local deadline = now() + (seconds or 60)
    while self:take(0.1) and now() < deadline do
    end
-   local code
+   local how, code
    program.until_true(5, function()
-      local pid, how, number = wait.wait(self.pid, wait.WNOHANG)
-      code = pid == self.pid and how == "exited" and number or nil
+      local pid
+      pid, how, code = wait.wait(self.pid, wait.WNOHANG)
       return pid == self.pid and how ~= "running"
    end)
    self:close()
-   return code
+   return how, code
+end
+
+--- The exit code at the end; nil where it did not end by itself.
+function terminal:finish(seconds)
+   local how, code = self:ended(seconds)
+   return how == "exited" and code or nil
 end
 
 function terminal:close()

@@ -9,7 +9,7 @@
  *   planned.c  open(job, name, text)        a plan that is kept, for many questions
  *   traffic.c  traffic(job, places)         what moves between all ranks
  *   edit.c     editor(session, path)        the console's line editor
- *   terminal.c rows interrupts shell private_file absolute
+ *   terminal.c rows interrupts release_signals shell private_file absolute
  *   doctor.c   facts(port) folder(path)     what this machine has
  *   process.c  spawn signals next_signal poll read let_go kill reap close listen memfd key
  *   native.c   version seal checkpoint monotonic peak is_terminal columns kind

@@ -35,14 +35,14 @@ static int terminal_rows(lua_State *L)
 
 typedef struct interrupts {
     int fd;
-    bool came;
+    bool came, paused;
 } interrupts;
 
 static bool interrupted(void *user)
 {
     interrupts *i = user;
     struct signalfd_siginfo got;
-    while (read(i->fd, &got, sizeof got) == (ssize_t)sizeof got)
+    while (!i->paused && read(i->fd, &got, sizeof got) == (ssize_t)sizeof got)
         i->came = true;
     return i->came;
 }
@@ -54,6 +54,14 @@ static int interrupts_came(lua_State *L)
     lua_pushboolean(L, interrupted(i));
     i->came = false;
     return 1;
+}
+
+/* pause(on): while it is on, Ctrl-C is another's to read */
+static int interrupts_pause(lua_State *L)
+{
+    interrupts *i = luaL_checkudata(L, 1, INTERRUPTS);
+    i->paused = lua_toboolean(L, 2);
+    return 0;
 }
 
 static int interrupts_close(lua_State *L)
@@ -72,7 +80,7 @@ static int interrupts_close(lua_State *L)
  */
 static int terminal_interrupts(lua_State *L)
 {
-    static const luaL_Reg methods[] = { { "came", interrupts_came }, { NULL, NULL } };
+    static const luaL_Reg methods[] = { { "came", interrupts_came }, { "pause", interrupts_pause }, { NULL, NULL } };
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
@@ -92,6 +100,19 @@ static int terminal_interrupts(lua_State *L)
         return slc_native_fail_errno(L, "cannot wait for signals");
     slc_script_watch(slc_lua_script(L), interrupted, i);
     return 1;
+}
+
+/* release_signals(interrupt): SIGTERM and SIGHUP end this process again, after `signals`; with true SIGINT does, too */
+static int terminal_release_signals(lua_State *L)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    if (lua_toboolean(L, 1))
+        sigaddset(&set, SIGINT);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    return 0;
 }
 
 /* ---- other programs ---- */
@@ -198,7 +219,11 @@ static int terminal_absolute(lua_State *L)
 }
 
 const luaL_Reg slc_native_terminal[] = {
-    { "rows", terminal_rows },         { "interrupts", terminal_interrupts },
-    { "shell", terminal_shell },       { "private_file", terminal_private_file },
-    { "absolute", terminal_absolute }, { NULL, NULL },
+    { "rows", terminal_rows },
+    { "interrupts", terminal_interrupts },
+    { "release_signals", terminal_release_signals },
+    { "shell", terminal_shell },
+    { "private_file", terminal_private_file },
+    { "absolute", terminal_absolute },
+    { NULL, NULL },
 };

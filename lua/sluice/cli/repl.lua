@@ -155,6 +155,7 @@ local function run_on_terminal(here, evaluator, args)
    end
    local editor = native.editor(here, path)
    local interrupts = fault.check(native.interrupts())
+   here.interrupts = interrupts
    write(banner(here) .. "\n" .. (problem and "no history is kept: " .. problem .. "\n" or ""))
    for text in statements(evaluator, function(prompt)
       interrupts:came() -- what was pressed while nothing ran

@@ -345,9 +345,25 @@ function word.what_if(session, options)
    return show.as(answer, what_if_text)
 end
 
+-- Runs a world; while it does, Ctrl-C ends the ranks.
+local function execute(session, small, descriptors)
+   local run, watch = require "sluice.cli.run", session.interrupts
+   if watch then
+      watch:pause(true)
+   end
+   local good, result, wrong = pcall(fault.catch, run.execute, small, { quiet = true, memory = "shared", descriptors = descriptors })
+   if watch then
+      watch:pause(false)
+   end
+   native.release_signals(not watch)
+   if not good then
+      error(result, 0)
+   end
+   return result, wrong
+end
+
 function word.dry_run(session)
    session:need()
-   local run = require "sluice.cli.run"
    local here, overlay = session:world("dry_run"), session:overlay()
    local wanted_failures = session.plan.problem ~= nil
    local small, changes = variation.small(here, function(candidate)
@@ -365,7 +381,7 @@ function word.dry_run(session)
    end
    local rules_fd = overlay and fault.check(native.memfd(overlay.text)) or nil
    small.deployment.rules = rules_fd and ("/proc/self/fd/%d"):format(rules_fd) or session.base
-   local result, wrong = fault.catch(run.execute, small, { quiet = true, memory = "shared", descriptors = { rules_fd } })
+   local result, wrong = execute(session, small, { rules_fd })
    if rules_fd then
       native.close(rules_fd)
    end
