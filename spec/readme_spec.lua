@@ -63,6 +63,37 @@ describe("README.md", function()
       assert.equal(2, count)
    end)
 
+   it("shows how what simulate says begins", function()
+      local line, output = text():match("\n```\n%$ build/sluice (simulate [^\n]*)\n(.-)```")
+      local arguments = {}
+      for word in line:gmatch("%S+") do
+         arguments[#arguments + 1] = word
+      end
+      local result = program.run(arguments)
+      assert.equal(0, result.code, result.err)
+      assert.equal(output, result.out:sub(1, #output))
+   end)
+
+   it("shows a picture that its command draws", function()
+      local line = text():match("\n<!%-%- picture %-%->\n```\nbuild/sluice ([^\n]*)\n```")
+      local arguments = {}
+      for word in line:gmatch("%S+") do
+         arguments[#arguments + 1] = (word:gsub("'", "")) -- a shell's quotes
+      end
+      local shown, drawn = arguments[#arguments], program.file("", ".svg")
+      arguments[#arguments] = drawn
+      local result = program.run(arguments)
+      assert.equal("", result.err)
+      local function content(path)
+         local file = assert(io.open(path, "rb"))
+         local bytes = file:read("*a")
+         file:close()
+         return bytes
+      end
+      assert.equal(content(shown), content(drawn))
+      assert.truthy(text():find("](" .. shown .. ")", 1, true))
+   end)
+
    it("shows what a slip in it answers", function()
       local result = plan((rules:gsub("qkv_proj", "qkv")))
       assert.equal(2, result.code)

@@ -104,7 +104,7 @@ local function reshard(traffic, model)
       packed = packed + 2 * kind.count * kind.rank * model.ranks_per_gpu
       largest = math.max(largest, kind.rank)
    end
-   local row = strategy("reshard", "reshard a parameter", {
+   local row = strategy("reshard", "per-parameter reshard", {
       work("link", "links of each parameter", link), work("card", "network of each parameter", card),
       work("calls", "calls", traffic.parameters * model.reshard_us * 1e-6),
       work("pack", "pack and unpack", cost.seconds(packed, model.pack_gb_s)),

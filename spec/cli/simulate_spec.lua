@@ -46,15 +46,15 @@ local function predictions()
    local small = rows_of(predict(tensors(450, 131072), cost.model()))
    local list = {
       { "Llama-3-8B, 1 to 1", "this plan", one.sluice },
-      { "Llama-3-8B, 1 to 1", "reshard a parameter (nccl_m2n)", one.reshard },
+      { "Llama-3-8B, 1 to 1", "per-parameter reshard (nccl_m2n)", one.reshard },
       { "Llama-3-8B, 1 to 1", "broadcast a parameter", one.broadcast },
       { "Llama-3-8B, 1 to 1", "packed broadcast, two buffers", one.packed },
       { "Llama-3-8B, 1 to 1", "packed broadcast, one buffer", one_buffer.packed },
       { "450 tensors of 128 KiB, 1 to 1", "this plan", small.sluice },
       { "450 tensors of 128 KiB, 1 to 1", "broadcast a parameter", small.broadcast },
-      { "450 tensors of 128 KiB, 1 to 1", "reshard a parameter (nccl_m2n)", small.reshard },
+      { "450 tensors of 128 KiB, 1 to 1", "per-parameter reshard (nccl_m2n)", small.reshard },
       { "Llama-3-8B, 2 to 2, two ranks a GPU", "this plan", shared.sluice },
-      { "Llama-3-8B, 2 to 2, two ranks a GPU", "reshard a parameter (nccl_m2n)", shared.reshard },
+      { "Llama-3-8B, 2 to 2, two ranks a GPU", "per-parameter reshard (nccl_m2n)", shared.reshard },
    }
    for _, row in ipairs(list) do
       row[3] = row[3].seconds * 1e3
