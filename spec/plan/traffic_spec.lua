@@ -189,6 +189,26 @@ describe("traffic.h", function()
       assert.equal(40 * 8192 * 8192 * 2 / 8, tonumber(load.rank[8191]))
    end)
 
+   it("fails cleanly whichever allocation fails", function()
+      local case = repeated(random.case(11), 11)
+      local plan = build.case_plan(case):resolve_case(case)
+      local nth, text, status, where = 0, nil, nil, places()
+      repeat
+         nth = nth + 1
+         local traffic, load = ffi.new("slc_traffic"), ffi.new("slc_load")
+         C.slc_fail_allocation(nth, true)
+         text, status = build.fails(C.slc_traffic_count, plan.plan, where, traffic)
+         if not text then
+            text, status = build.fails(C.slc_traffic_load, traffic, where, load)
+         end
+         C.slc_fail_allocation(0, false)
+         assert(not text or status == 3, text) -- NO_MEMORY
+         C.slc_load_clear(load)
+         C.slc_traffic_clear(traffic)
+      until not text
+      assert(nth > 10)
+   end)
+
    it("refuses a world of more ranks, places below one and sums that do not fit", function()
       local plan = build.plan {trainers = 8000, workers = 193, sources = {{axes = {8000}}}, destinations = {{axes = {193}}}}
       assert.equal("traffic: a world of 8193 ranks is more than the 8192 that are counted",

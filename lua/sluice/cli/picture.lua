@@ -164,6 +164,23 @@ local function write_text(plan, data)
    io.stdout:write(table.concat(blocks, "\n"))
 end
 
+local LISTS = {}
+for key in ("targets sources workers pieces shape box ranks unwritten cleared writes shares_memory_with loaded_by source live")
+   :gmatch("%S+") do
+   LISTS[key] = true
+end
+
+-- Marks lists, so that empty ones are written as such.
+local function marked(value, key)
+   if type(value) ~= "table" then
+      return value
+   end
+   for name, item in pairs(value) do
+      value[name] = marked(item, name)
+   end
+   return (LISTS[key] or type(key) == "number") and (#value > 0 or not next(value)) and json.list(value) or value
+end
+
 local function write_json(plan, data)
    local rows = {}
    for i, row in ipairs(data.traffic and data.traffic.matrix or {}) do
@@ -171,7 +188,7 @@ local function write_json(plan, data)
    end
    io.stdout:write(json.encode({
       model = plan.title, trainers = plan.trainers, workers = plan.workers, matrix = data.traffic and json.list(rows),
-      seconds = data.prediction and data.prediction.strategies[1].seconds, parameter = data.parts, live = data.live,
+      seconds = data.prediction and data.prediction.strategies[1].seconds, parameter = marked(data.parts), live = marked(data.live),
    }), "\n")
 end
 
