@@ -1,6 +1,7 @@
 /*
  * lines.c: makes each line of Sluice's own Lua a counter of libFuzzer's, so that inputs which get further in Lua count as
- * new. Stands in front of lua_sethook: every hook that the library sets runs as before, beside the counting.
+ * new. Stands in front of lua_sethook: every hook that the library sets runs as before, beside the counting, and is what the
+ * library gets when it asks for its hook.
  */
 #include <dlfcn.h>
 #include <lua.h>
@@ -47,4 +48,16 @@ int lua_sethook(lua_State *L, lua_Hook hook, int mask, int step)
     wanted = hook;
     wanted_mask = hook == NULL ? 0 : mask;
     return set(L, on_event, wanted_mask | LUA_MASKLINE, step);
+}
+
+lua_Hook lua_gethook(lua_State *L)
+{
+    (void)L;
+    return wanted;
+}
+
+int lua_gethookmask(lua_State *L)
+{
+    (void)L;
+    return wanted_mask;
 }
