@@ -192,12 +192,12 @@ describe("traffic.h", function()
    it("fails cleanly whichever allocation fails", function()
       local case = repeated(random.case(11), 11)
       local plan = build.case_plan(case):resolve_case(case)
-      local nth, text, status, where = 0, nil, nil, places()
+      local nth, where = 0, places()
       repeat
          nth = nth + 1
          local traffic, load = ffi.new("slc_traffic"), ffi.new("slc_load")
          C.slc_fail_allocation(nth, true)
-         text, status = build.fails(C.slc_traffic_count, plan.plan, where, traffic)
+         local text, status = build.fails(C.slc_traffic_count, plan.plan, where, traffic)
          if not text then
             text, status = build.fails(C.slc_traffic_load, traffic, where, load)
          end
