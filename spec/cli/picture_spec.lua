@@ -189,7 +189,8 @@ describe("sluice picture", function()
          local log, home = os.tmpname(), os.tmpname()
          os.remove(home)
          local pipe = io.popen(("timeout 120 %s --headless --no-sandbox --disable-gpu --disable-background-networking --no-first-run "
-            .. "--disable-component-update --disable-sync --host-resolver-rules='MAP * ~NOTFOUND' --user-data-dir=%s --blink-settings=preferredColorScheme=%d "
+            .. "--disable-component-update --disable-sync --host-resolver-rules='MAP * ~NOTFOUND' --user-data-dir=%s "
+            .. "--blink-settings=preferredColorScheme=%d "
             .. "--log-net-log=%s --enable-logging=stderr --dump-dom file://%s 2>&1"):format(browser, home, scheme, log, path))
          local said = pipe:read("*a")
          pipe:close()
