@@ -20,7 +20,9 @@
  * thread at any moment. Callbacks run on the thread that made the call, save `progress` and `log`, which may also run on
  * the thread that moves bytes. From init to shutdown an engine has one more thread, which tells the other ranks that this
  * one lives while the host is busy; it calls nothing of the host, and what it learns, the next call says. A process that
- * forks must not use the engine in the child.
+ * forks must not use the engine in the child. A call from a callback, from a second thread while another call is under way,
+ * or in a forked child is STATE and changes nothing; sluice_engine_destroy is then only logged. sluice_engine_state,
+ * sluice_version and sluice_cancel are exempt.
  *
  * Ownership. What is passed in is copied before the call returns, except the tensors themselves: live tensors and source
  * shards stay the caller's memory and must stay valid, at the same address, from init to shutdown; a source may be
@@ -84,8 +86,8 @@ SLUICE_API const char *sluice_status_text(sluice_status status);
  * One error. Initialise with SLUICE_ERROR_INIT; a call that succeeds leaves it untouched. `rank` is the rank that failed,
  * the lowest where several did, this one where its own input was wrong and no other rank could be told, -1 where no single
  * rank did. `stage` is the step (init, source, destination, data plane, runtime, update, ...). `text` is a whole sentence
- * with the stage in front, always terminated; where ranks failed it names them in order, each with its cause, and says how
- * many they were where there is no room for all.
+ * with the stage in front, always terminated, UTF-8 without control characters save newline and tab; where ranks failed it
+ * names them in order, each with its cause, and says how many they were where there is no room for all.
  */
 typedef struct sluice_error {
     uint32_t size;
@@ -125,7 +127,7 @@ typedef struct sluice_progress {
 /*
  * The host's side of an engine. Any slot may be NULL except that a plan with `full` parameters wants load_weights on every
  * worker (refused at init otherwise). A callback that returns anything but SLUICE_OK fails the update; it may fill `error`.
- * A callback must not call into the engine that called it, except sluice_weights_*.
+ * A callback must not call into the engine that called it, except sluice_weights_* and what the top of this file exempts.
  */
 typedef struct sluice_callbacks {
     uint32_t size;
@@ -228,7 +230,10 @@ typedef struct sluice_live {
     const char *attributes;
 } sluice_live;
 
-/* Registers one live tensor of a worker. Errors: INVALID (bad name, dtype, shape, strides, a second tensor of that name), STATE after init. */
+/*
+ * Registers one live tensor of a worker, whose name is UTF-8. Errors: INVALID (bad name, dtype, shape, strides, a second
+ * tensor of that name), STATE after init.
+ */
 SLUICE_API sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error);
 
 /*
@@ -330,9 +335,9 @@ SLUICE_API sluice_status sluice_update(sluice_engine *engine, const char *const 
 
 /*
  * Ends the update; succeeds on all ranks or on none, and only when every parameter came exactly once (or it was partial).
- * `version` is a label of 1 to 255 bytes, the same on every rank, visible through sluice_version only after success.
- * Incomplete or different labels: INVALID or DISAGREE, the update is still open; what is wrong on this rank alone is refused
- * at once, as in sluice_update.
+ * `version` is a label of 1 to 255 bytes of UTF-8 without control characters, the same on every rank, visible through
+ * sluice_version only after success. Incomplete or different labels: INVALID or DISAGREE, the update is still open; what is
+ * wrong on this rank alone is refused at once, as in sluice_update.
  */
 SLUICE_API sluice_status sluice_finish_update(sluice_engine *engine, const char *version, sluice_error *error);
 
@@ -349,7 +354,8 @@ SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error
  *   - any rank is, also one that alone saw the failure, or
  *   - two workers hold different labels (one of them is a fresh process, say), or
  *   - a trainer has finished an update, and not the one that the workers hold.
- * Otherwise all take the workers' label over, also ranks that are new. While dirty after init the next update must be a
+ * Otherwise all take the workers' label over, also ranks that are new. A worker whose live tensors were forgotten or added
+ * to since holds no label: nothing says what they hold. While dirty after init the next update must be a
  * whole one: start_update with `partial` is refused, and finish_update wants every parameter.
  */
 SLUICE_API const char *sluice_version(const sluice_engine *engine);
@@ -366,7 +372,10 @@ SLUICE_API void sluice_weights_release(sluice_weights *weights, const sluice_ten
 
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
 
-/* From any thread: makes the call under way, and every later one but shutdown, end with CANCELLED. */
+/*
+ * From any thread: makes the call under way, and every later one but shutdown, end with CANCELLED. Other ranks hear it from
+ * that call at once; a host that makes none any more calls shutdown, and they hear that.
+ */
 SLUICE_API void sluice_cancel(sluice_engine *engine);
 
 /*

@@ -361,6 +361,16 @@ describe("rendezvous", function()
       assert.truthy(results[0].log:find("rendezvous: rank 1 (process) ended its connection; its place is free again", 1, true))
    end)
 
+   it("does not count a rank that claimed its place before rank 0 looked, and went", function()
+      local fd = control.connect(port)
+      control.send(fd, control.join_frame({rank = 1, world = 2}))
+      unistd.close(fd)
+      all_agree(world.run(2, function(rank)
+         sleep(rank == 1 and 300 or 0)
+         return join({rank = rank, world = 2})
+      end), 0, 1)
+   end)
+
    it("gives the place at once to a claimant that waits while the first one goes", function()
       local results = world.run(5, function(child)
          if child == 4 then

@@ -12,8 +12,9 @@ local C = inside.declare("sluice.h")
 local BOTH = four.BOTH
 
 -- Runs `processes` of which the first four are the ranks of a first world: first(self, rank). Then process `child` is rank
--- second(child) of a world of 2 trainers and `workers` workers, with a fresh engine where it has none. Gives what each saw there.
-local function two_worlds(processes, workers, first, second)
+-- second(child) of a world of 2 trainers and `workers` workers, with a fresh engine where it has none, and with tensors of its own
+-- where there are others than 2 workers, or `anew`. Gives what each saw there.
+local function two_worlds(processes, workers, first, second, anew)
    local fd, port = world.listen()
    local again, again_port = world.listen()
    unistd.close(again)
@@ -35,7 +36,7 @@ local function two_worlds(processes, workers, first, second)
       if not self or rank ~= child then
          self = rank < 2 and four.trainer(rank, {}) or four.worker(rank, {})
       end
-      if rank >= 2 then
+      if rank >= 2 and (workers ~= 2 or anew) then
          assert(tonumber(C.sluice_forget(self.engine, nil)) == 0)
          self.a = self:live("a.weight", {4, 4 / workers}, {attributes = ('{"loader":"row","input_dim":1,"tp_size":%d}'):format(workers)})
          self:live("b.bias", {4})
@@ -181,6 +182,27 @@ describe("without any failure", function()
       for _, child in ipairs {2, 3, 4, 5} do
          assert.same({version = "v1", after = "partial"}, results[child])
       end
+   end)
+
+   it("workers that forgot their tensors hold no version in those that they register then", function()
+      local results = two_worlds(6, 2, whole, function(child)
+         return ({[2] = 2, [3] = 3, [4] = 0, [5] = 1})[child]
+      end, true)
+      for _, child in ipairs {2, 3, 4, 5} do
+         assert.same({version = "", after = "partial"}, results[child])
+      end
+      all_dirty(two_worlds(4, 2, whole, same, true), 4, "rank 0 sent version 'v1', rank 2 holds ''", same)
+   end)
+
+   it("a worker that registers one tensor more holds no version in it", function()
+      local results = two_worlds(4, 2, function(self, rank)
+         whole(self)
+         self:shutdown()
+         if rank == 3 then
+            self:live("c.weight", {1})
+         end
+      end, same)
+      all_dirty(results, 4, "rank 3 holds version '', rank 2 holds 'v1'", same)
    end)
 
    it("a fresh worker among others that hold a version makes all dirty", function()

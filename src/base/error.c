@@ -1,6 +1,8 @@
 /* error.c: formatting of errors; owns nothing. */
 #include "base/error.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,6 +27,7 @@ static void fill(sluice_error *error, sluice_status status, const char *stage, c
     int head = snprintf(error->text, sizeof error->text, "%s: ", stage);
     size_t used = head < 0 ? 0 : (size_t)head < sizeof error->text ? (size_t)head : sizeof error->text - 1;
     vsnprintf(error->text + used, sizeof error->text - used, format, arguments);
+    slc_text_tame(error->text); /* names, paths and what callbacks say may hold any byte */
 }
 
 sluice_status slc_fail(sluice_error *error, sluice_status status, const char *stage, const char *format, ...)

@@ -6,7 +6,7 @@
 
 /*
  * Fills *error (which may be NULL) and returns `status`. `stage` goes in front of the text and into error->stage, both cut
- * to fit and always terminated; error->rank becomes -1. The format must not be NULL.
+ * to fit and always terminated; error->rank becomes -1. The text is tamed (text.h). The format must not be NULL.
  */
 sluice_status slc_fail(sluice_error *error, sluice_status status, const char *stage, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -1,23 +1,16 @@
 /* report.c: writing of report lines; owns a line's buffer between begin and end. */
 #include "cli/report.h"
 
-#include <string.h>
+#include "base/text.h"
 
-/* Length of the UTF-8 sequence at `text`, 0 where there is none. */
-static size_t sequence(const unsigned char *text)
-{
-    size_t length = text[0] < 0x80 ? 1 : text[0] < 0xC2 ? 0 : text[0] < 0xE0 ? 2 : text[0] < 0xF0 ? 3 : text[0] < 0xF5 ? 4 : 0;
-    for (size_t i = 1; i < length; i++)
-        if ((text[i] & 0xC0) != 0x80)
-            return 0;
-    return length;
-}
+#include <string.h>
 
 static void string(slc_buffer *line, const char *value)
 {
+    const unsigned char *end = (const unsigned char *)value + strlen(value);
     slc_buffer_append(line, "\"", 1);
-    for (const unsigned char *at = (const unsigned char *)value; *at != 0;) {
-        size_t length = sequence(at);
+    for (const unsigned char *at = (const unsigned char *)value; at < end;) {
+        size_t length = slc_utf8_length(at, end);
         if (length == 0)
             slc_buffer_append(line, "?", 1);
         else if (*at < 0x20 || *at == '"' || *at == '\\')

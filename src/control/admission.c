@@ -296,10 +296,10 @@ static int longest_wait(const admission *at)
     return slc_deadline_poll_ms(next, at->options->cancelled == NULL ? LONG_SLICE_MS : SLICE_MS);
 }
 
-static void pump(admission *at)
+static void pump(admission *at, int wait_ms)
 {
     struct epoll_event event[EVENTS_AT_ONCE];
-    int count = epoll_wait(at->here.visitors.poller, event, EVENTS_AT_ONCE, longest_wait(at));
+    int count = epoll_wait(at->here.visitors.poller, event, EVENTS_AT_ONCE, wait_ms);
     if (count < 0 && errno != EINTR)
         slc_fail_errno(&at->failure, errno, STAGE, "cannot watch the connections");
     for (int i = 0; i < count; i++) {
@@ -361,8 +361,11 @@ static sluice_status open_doors(admission *at, sluice_error *error)
 static sluice_status gather(admission *at, sluice_error *error)
 {
     int32_t others = at->options->world_size - 1;
+    const slc_visitor_list *list = at->here.visitors.list;
     for (;;) {
-        const slc_visitor_list *list = at->here.visitors.list;
+        /* A claim may have lain in the queue longer than its rank lived: whose end is there already, is not. */
+        if (list[SLC_MEMBER].count == others)
+            pump(at, 0);
         if (list[SLC_MEMBER].count == others)
             return SLUICE_OK;
         if (at->failure.status != SLUICE_OK)
@@ -380,7 +383,7 @@ static sluice_status gather(admission *at, sluice_error *error)
             slc_attendance_late(&at->here, at->options->deadline, error);
             return error->status;
         }
-        pump(at);
+        pump(at, longest_wait(at));
         expire(at);
     }
 }

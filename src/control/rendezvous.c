@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/flag.h"
 #include "control/admission.h"
+#include "control/agree.h"
 #include "control/group.h"
 #include "control/keeper.h"
 #include "control/secure.h"
@@ -214,9 +215,11 @@ sluice_status slc_rendezvous_join(const slc_rendezvous_options *options, slc_gro
         close(options->listen_fd);
     if (status == SLUICE_OK && options->rank > 0)
         status = follow(options, &own, group, error);
-    if (status == SLUICE_OK)
-        status = slc_keeper_start(*group, error);
+    sluice_error alone = SLUICE_ERROR_INIT;
+    if (status == SLUICE_OK && slc_keeper_start(*group, &alone) != SLUICE_OK)
+        status = slc_error_copy(error, &alone);
     if (status != SLUICE_OK && *group != NULL) {
+        slc_group_abort(*group, &alone);
         slc_group_leave(*group);
         *group = NULL;
     }

@@ -165,10 +165,3 @@ void slc_show_quoted(slc_line *line, const slc_saying *saying, size_t longest)
     else
         slc_line_add(line, "%zu bytes", saying->length);
 }
-
-void slc_text_tame(char *text)
-{
-    for (; *text != '\0'; text++)
-        if (((unsigned char)*text < 0x20 && *text != '\n' && *text != '\t') || *text == 0x7f)
-            *text = '?';
-}

@@ -42,7 +42,4 @@ void slc_line_add_sayings(slc_line *line, slc_saying *saying, size_t count, slc_
 void slc_show_text(slc_line *line, const slc_saying *saying, size_t longest);   /* the key as it stands */
 void slc_show_quoted(slc_line *line, const slc_saying *saying, size_t longest); /* in quotes; bytes that are no text as their number and digest */
 
-/* In place: control characters other than line ends and tabs become '?'. For texts that came from another rank. */
-void slc_text_tame(char *text);
-
 #endif

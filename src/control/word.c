@@ -2,6 +2,7 @@
 #include "control/word.h"
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>

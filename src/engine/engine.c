@@ -1,4 +1,5 @@
 /* engine.c: creating an engine and telling it what this rank owns. Nothing here talks to another rank. */
+#include "base/text.h"
 #include "control/word.h"
 #include "engine/engine.h"
 
@@ -86,7 +87,7 @@ static sluice_status check_options(const sluice_options *options, sluice_error *
                         options->staging_slots);
     const char *known;
     if (options->transport != NULL && !slc_transport_known(options->transport, &known))
-        return slc_fail(error, SLUICE_UNSUPPORTED, "create", "options.transport (%s) must be one of: %s", options->transport, known);
+        return slc_fail(error, SLUICE_UNSUPPORTED, "create", "options.transport (%.80s) must be one of: %s", options->transport, known);
     return SLUICE_OK;
 }
 
@@ -125,6 +126,7 @@ static sluice_status make_engine(const sluice_options *options, sluice_engine **
         slc_key_destroy(key);
         return slc_fail_memory(error, "create", "the engine", sizeof *made);
     }
+    made->process = getpid();
     made->options = held;
     made->options.key_file = NULL; /* read */
     made->key = key;
@@ -165,8 +167,11 @@ void sluice_engine_destroy(sluice_engine *engine)
     if (engine == NULL)
         return;
     sluice_error error = SLUICE_ERROR_INIT;
-    if (sluice_shutdown(engine, &error) != SLUICE_OK)
-        slc_say(&engine->log, SLUICE_LOG_WARN, "%s", error.text);
+    if (slc_engine_idle(engine, "destroy", "engine_destroy", &error) != SLUICE_OK) {
+        slc_say(&engine->log, SLUICE_LOG_WARN, "%s; nothing is freed", error.text);
+        return;
+    }
+    (void)sluice_shutdown(engine, NULL);
     (void)sluice_forget(engine, NULL);
     for (size_t i = 0; i < engine->nregions; i++)
         slc_region_destroy(&engine->region[i]);
@@ -184,8 +189,9 @@ void sluice_engine_destroy(sluice_engine *engine)
 
 static sluice_status must_be_new(const sluice_engine *engine, const char *what, sluice_error *error)
 {
-    if (engine->state == SLUICE_STATE_NEW)
-        return SLUICE_OK;
+    sluice_status status = slc_engine_idle(engine, STAGE, what, error);
+    if (status != SLUICE_OK || engine->state == SLUICE_STATE_NEW)
+        return status;
     return slc_fail(error, SLUICE_STATE, STAGE, "%s is allowed before init and after shutdown; the engine is %s", what,
                     sluice_state_text(engine->state));
 }
@@ -199,7 +205,7 @@ static sluice_status read_live(const sluice_live *given, slc_live *live, sluice_
     *live = (slc_live){ .name = given->name, .ndim = (int)given->ndim, .data = given->data };
     live->dtype = slc_dtype_find(given->dtype);
     if (live->dtype == NULL)
-        return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': dtype (%s) must be a torch name such as bfloat16", given->name,
+        return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': dtype (%.80s) must be a torch name such as bfloat16", given->name,
                         given->dtype);
     if (given->ndim > SLC_MAX_DIMS)
         return slc_fail(error, SLUICE_INVALID, STAGE, "live tensor '%s': ndim (%u) must be at most %d", given->name, given->ndim,
@@ -228,7 +234,11 @@ sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *liv
     sluice_status status = must_be_new(engine, "register_live", error);
     if (status == SLUICE_OK)
         status = read_live(live, &read, error);
-    return status == SLUICE_OK ? slc_live_set_add(&engine->live, &read, error) : status;
+    if (status == SLUICE_OK)
+        status = slc_live_set_add(&engine->live, &read, error);
+    if (status == SLUICE_OK)
+        engine->version[0] = '\0'; /* what is new holds no version yet */
+    return status;
 }
 
 sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size_t length, sluice_error *error)
@@ -299,16 +309,21 @@ static sluice_status keep_source(sluice_engine *engine, const char *name, slc_so
 sluice_status sluice_register_source(sluice_engine *engine, const char *name, const char *dtype, const void *data, size_t bytes,
                                      sluice_error *error)
 {
-    if (engine->state != SLUICE_STATE_NEW && engine->state != SLUICE_STATE_READY && engine->state != SLUICE_STATE_UPDATING)
+    sluice_status status = slc_engine_idle(engine, STAGE, "register_source", error);
+    if (status != SLUICE_OK)
+        return status;
+    if (engine->state == SLUICE_STATE_FAILED)
         return slc_fail(error, SLUICE_STATE, STAGE, "register_source is not allowed while the engine is %s",
                         sluice_state_text(engine->state));
     if (engine->session != NULL && engine->session->is_worker)
         return slc_fail(error, SLUICE_STATE, STAGE, "register_source is for trainers; rank %d is a worker", engine->options.rank);
     if (name == NULL || *name == '\0' || dtype == NULL)
         return slc_fail(error, SLUICE_INVALID, STAGE, "a source needs a name and a dtype");
+    if (!slc_text_is_utf8(name))
+        return slc_fail(error, SLUICE_INVALID, STAGE, "the name of a source (%.1000s) must be UTF-8", name);
     slc_source source = { .dtype = slc_dtype_find(dtype), .data = data, .bytes = bytes };
     if (source.dtype == NULL)
-        return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s': dtype (%s) must be a torch name such as bfloat16", name, dtype);
+        return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s': dtype (%.80s) must be a torch name such as bfloat16", name, dtype);
     if ((data == NULL) != (bytes == 0))
         return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s': data %s with bytes (%zu); both or neither", name,
                         data == NULL ? "NULL" : "given", bytes);
@@ -341,6 +356,8 @@ sluice_status sluice_forget(sluice_engine *engine, sluice_error *error)
     sluice_status status = must_be_new(engine, "forget", error);
     if (status != SLUICE_OK)
         return status;
+    if (engine->live.count > 0)
+        engine->version[0] = '\0'; /* of tensors that are known no more */
     slc_live_set_clear(&engine->live);
     slc_release(engine->host);
     engine->host = NULL;

@@ -30,6 +30,8 @@
 #include "transport/host/host.h"
 #include "transport/transport.h"
 
+#include <sys/types.h>
+
 /* How far a parameter came in the open (or failed) update. Ordered: a parameter only moves forward. */
 typedef enum slc_delivery { SLC_UNTOUCHED, SLC_ASKED, SLC_TORN, SLC_COMPLETE } slc_delivery;
 
@@ -89,6 +91,8 @@ typedef struct slc_session {
 struct sluice_engine {
     sluice_options options; /* strings owned */
     sluice_state state;
+    pid_t process;           /* that created it; no other may use it */
+    bool busy;               /* a call is under way; see slc_engine_claim */
     volatile bool cancelled; /* see flag.h */
     slc_log log;
     slc_key *key; /* NULL without one */
@@ -173,8 +177,20 @@ sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_de
 slc_watch slc_engine_watch(sluice_engine *engine);
 void slc_progress_say(sluice_engine *engine, bool last);
 
-/* lifecycle.c: STATE where the engine is not in the state that a call wants, CANCELLED where the host cancelled. */
-sluice_status slc_engine_must_be(const sluice_engine *engine, sluice_state state, const char *stage, const char *call, sluice_error *error);
+/*
+ * lifecycle.c. Calls that wait, move or call the host back claim the engine and leave it at their end; the others only ask
+ * whether it is idle. STATE from a callback, from another thread meanwhile, and in a forked child, which has no beats.
+ */
+sluice_status slc_engine_idle(const sluice_engine *engine, const char *stage, const char *call, sluice_error *error);
+sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const char *call, sluice_error *error);
+void slc_engine_leave(sluice_engine *engine);
+/*
+ * A claim that is also STATE where the engine is not in the state that a call wants, and CANCELLED where the host cancelled:
+ * others hear that then, as they would within a call.
+ */
+sluice_status slc_engine_enter(sluice_engine *engine, sluice_state state, const char *stage, const char *call, sluice_error *error);
+/* update.c: what a callback that failed said, if anything. */
+sluice_status slc_callback_failed(const char *stage, const char *call, sluice_error *said, sluice_error *error);
 
 /* lifecycle.c: the engine becomes FAILED, the transport and the group are aborted. Returns cause->status. */
 sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause);

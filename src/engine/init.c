@@ -156,29 +156,22 @@ static sluice_status pass_stages(slc_stages *stages, const char *json, size_t le
     return status;
 }
 
-sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t length, sluice_error *error)
+static sluice_status make_session(sluice_engine *engine, const char *init_info, size_t length, sluice_error *error)
 {
-    if (engine->state != SLUICE_STATE_NEW)
-        return slc_fail(error, SLUICE_STATE, "init", "the engine is %s; call shutdown before a second init", sluice_state_text(engine->state));
-    if (slc_flag_raised(&engine->cancelled))
-        return slc_fail(error, SLUICE_CANCELLED, "init", "cancelled");
-    if (init_info == NULL)
-        return slc_fail(error, SLUICE_INVALID, "init", "init_info (NULL) must be JSON");
     slc_session *session = slc_secret_allocate(sizeof *session); /* it holds the unique id */
     if (session == NULL)
         return slc_fail_memory(error, "init", "a session", sizeof *session);
     session->build = &session->slot[0];
     engine->session = session;
-    sluice_error found = SLUICE_ERROR_INIT; /* the caller may not want one; the stages always do */
     slc_stages stages = { .engine = engine, .session = session, .build = session->build, .call = "init",
                           .rules = engine->options.rules, .mine = SLUICE_ERROR_INIT };
-    sluice_status status = pass_stages(&stages, init_info, length, &found);
+    sluice_status status = pass_stages(&stages, init_info, length, error);
     if (status != SLUICE_OK) {
-        if (session->group == NULL && found.rank < 0)
-            found.rank = engine->options.rank; /* nobody was met: it is this rank's own */
+        if (session->group == NULL && error->rank < 0)
+            error->rank = engine->options.rank; /* nobody was met: it is this rank's own */
         engine->session = NULL;
         slc_session_destroy(session);
-        return slc_error_copy(error, &found);
+        return status;
     }
     slc_build_settle(session, session->build);
     engine->state = SLUICE_STATE_READY;
@@ -187,6 +180,25 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
     slc_say(&engine->log, SLUICE_LOG_INFO, "init: ready in %.3f s (%.3f s planning): %zu direct, %zu full, %zu alias, %zu skipped",
             session->seconds_init, session->build->seconds_planning, totals->direct, totals->full, totals->alias, totals->skip);
     return SLUICE_OK;
+}
+
+sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t length, sluice_error *error)
+{
+    sluice_status status = slc_engine_claim(engine, "init", "init", error);
+    if (status != SLUICE_OK)
+        return status;
+    sluice_error found = SLUICE_ERROR_INIT; /* the caller may not want one; the stages always do */
+    if (engine->state != SLUICE_STATE_NEW)
+        status = slc_fail(&found, SLUICE_STATE, "init", "the engine is %s; call shutdown before a second init",
+                          sluice_state_text(engine->state));
+    else if (slc_flag_raised(&engine->cancelled))
+        status = slc_fail(&found, SLUICE_CANCELLED, "init", "cancelled");
+    else if (init_info == NULL)
+        status = slc_fail(&found, SLUICE_INVALID, "init", "init_info (NULL) must be JSON");
+    else
+        status = make_session(engine, init_info, length, &found);
+    slc_engine_leave(engine);
+    return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
 }
 
 sluice_status sluice_seal_init_info(const char *json, size_t length, char **sealed, sluice_error *error)

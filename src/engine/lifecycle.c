@@ -9,15 +9,55 @@ slc_deadline slc_engine_deadline(const sluice_engine *engine, double phase_s)
     return slc_deadline_in(phase_s > 0 ? phase_s : engine->options.timeout_s);
 }
 
-sluice_status slc_engine_must_be(const sluice_engine *engine, sluice_state state, const char *stage, const char *call, sluice_error *error)
+/* ---- who may call ---- */
+
+static sluice_status refuse_within(const char *stage, const char *call, sluice_error *error)
 {
-    if (slc_flag_raised(&engine->cancelled))
-        return slc_fail(error, SLUICE_CANCELLED, stage, "cancelled; only shutdown is allowed");
-    if (engine->state == state)
-        return SLUICE_OK;
-    return slc_fail(error, SLUICE_STATE, stage, "%s wants the engine %s; it is %s", call, sluice_state_text(state),
-                    sluice_state_text(engine->state));
+    return slc_fail(error, SLUICE_STATE, stage, "%s within another call of the same engine: a callback must not make it, nor a second thread",
+                    call);
 }
+
+sluice_status slc_engine_idle(const sluice_engine *engine, const char *stage, const char *call, sluice_error *error)
+{
+    if (engine->process != getpid())
+        return slc_fail(error, SLUICE_STATE, stage, "%s in a forked child: the engine is that of process %d", call, (int)engine->process);
+    return slc_flag_raised(&engine->busy) ? refuse_within(stage, call, error) : SLUICE_OK;
+}
+
+sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const char *call, sluice_error *error)
+{
+    sluice_status status = slc_engine_idle(engine, stage, call, error);
+    if (status == SLUICE_OK && __atomic_exchange_n(&engine->busy, true, __ATOMIC_ACQUIRE))
+        return refuse_within(stage, call, error);
+    return status;
+}
+
+void slc_engine_leave(sluice_engine *engine)
+{
+    __atomic_store_n(&engine->busy, false, __ATOMIC_RELEASE);
+}
+
+sluice_status slc_engine_enter(sluice_engine *engine, sluice_state state, const char *stage, const char *call, sluice_error *error)
+{
+    sluice_status status = slc_engine_claim(engine, stage, call, error);
+    if (status != SLUICE_OK)
+        return status;
+    if (slc_flag_raised(&engine->cancelled)) {
+        sluice_error cause = SLUICE_ERROR_INIT;
+        status = slc_fail(&cause, SLUICE_CANCELLED, stage, "cancelled");
+        if (engine->state == SLUICE_STATE_READY || engine->state == SLUICE_STATE_UPDATING)
+            (void)slc_engine_fail(engine, &cause);
+        slc_fail(error, status, stage, "cancelled; only shutdown is allowed");
+    } else if (engine->state != state) {
+        status = slc_fail(error, SLUICE_STATE, stage, "%s wants the engine %s; it is %s", call, sluice_state_text(state),
+                          sluice_state_text(engine->state));
+    }
+    if (status != SLUICE_OK)
+        slc_engine_leave(engine);
+    return status;
+}
+
+/* ---- the end ---- */
 
 void slc_close_listener(sluice_engine *engine)
 {
@@ -49,13 +89,19 @@ void slc_session_destroy(slc_session *session)
 
 sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error)
 {
-    if (engine->state != SLUICE_STATE_UPDATING)
-        return slc_fail(error, SLUICE_STATE, "abort", "abort_update wants the engine updating; it is %s", sluice_state_text(engine->state));
+    sluice_status status = slc_engine_claim(engine, "abort", "abort_update", error);
+    if (status != SLUICE_OK)
+        return status;
     sluice_error cause = SLUICE_ERROR_INIT;
     slc_fail(&cause, SLUICE_CANCELLED, "abort", "rank %d gave the update up", engine->options.rank);
     cause.rank = engine->options.rank;
-    (void)slc_engine_fail(engine, &cause);
-    return SLUICE_OK;
+    if (engine->state == SLUICE_STATE_UPDATING)
+        (void)slc_engine_fail(engine, &cause);
+    else
+        status = slc_fail(error, SLUICE_STATE, "abort", "abort_update wants the engine updating; it is %s",
+                          sluice_state_text(engine->state));
+    slc_engine_leave(engine);
+    return status;
 }
 
 void sluice_cancel(sluice_engine *engine)
@@ -65,11 +111,15 @@ void sluice_cancel(sluice_engine *engine)
 
 sluice_status sluice_shutdown(sluice_engine *engine, sluice_error *error)
 {
-    (void)error; /* nothing that is released here can fail; what cannot be said to a peer any more is logged */
+    /* Nothing that is released here can fail; what cannot be said to a peer any more is logged. */
+    sluice_status status = slc_engine_claim(engine, "shutdown", "shutdown", error);
+    if (status != SLUICE_OK)
+        return status;
     if (engine->session != NULL)
         slc_session_destroy(engine->session);
     engine->session = NULL;
     slc_flag_set(&engine->cancelled, false);
     engine->state = SLUICE_STATE_NEW;
+    slc_engine_leave(engine);
     return SLUICE_OK;
 }

@@ -58,13 +58,16 @@ static sluice_status find_slab(sluice_engine *engine, size_t bytes, size_t *foun
 sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **data, sluice_error *error)
 {
     *data = NULL;
+    sluice_status status = slc_engine_idle(engine, STAGE, "memory_alloc", error);
+    if (status != SLUICE_OK)
+        return status;
     if (engine->state != SLUICE_STATE_NEW)
         return slc_fail(error, SLUICE_STATE, STAGE, "memory_alloc is allowed before init and after shutdown; the engine is %s",
                         sluice_state_text(engine->state));
     size_t rounded, slab;
     if (bytes == 0 || !round_to_pages(bytes, &rounded))
         return slc_fail(error, SLUICE_INVALID, STAGE, "bytes (%zu) must be at least 1 and fit memory", bytes);
-    sluice_status status = find_slab(engine, rounded, &slab, error);
+    status = find_slab(engine, rounded, &slab, error);
     if (status != SLUICE_OK)
         return status;
     *data = (unsigned char *)engine->region[slab].data + engine->slab[slab].used;

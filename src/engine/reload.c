@@ -58,14 +58,10 @@ static sluice_status keep_old(sluice_engine *engine, slc_stages *stages, const s
     return status;
 }
 
-sluice_status sluice_reload_rules(sluice_engine *engine, const char *rules, sluice_error *error)
+static sluice_status reload(sluice_engine *engine, const char *rules, sluice_error *error)
 {
-    sluice_status status = slc_engine_must_be(engine, SLUICE_STATE_READY, "reload", "reload_rules", error);
-    if (status != SLUICE_OK)
-        return status;
     slc_session *session = engine->session;
     char *kept = NULL;
-    sluice_error found = SLUICE_ERROR_INIT;
     slc_stages stages = { .engine = engine, .session = session, .call = "reload", .mine = SLUICE_ERROR_INIT,
                           .build = session->build == &session->slot[0] ? &session->slot[1] : &session->slot[0],
                           .deadline = slc_engine_deadline(engine, engine->options.timeouts.agree) };
@@ -73,13 +69,24 @@ sluice_status sluice_reload_rules(sluice_engine *engine, const char *rules, slui
     memset(session->delivery, SLC_UNTOUCHED, slc_plan_count(session->build->plan)); /* what a failure of this call leaves */
     (void)begin_build(&stages, rules, &kept, &stages.mine);
     stages.build->seconds_planning = slc_now_s() - began;
-    status = slc_build_agree(&stages, &found);
+    sluice_status status = slc_build_agree(&stages, error);
     if (status != SLUICE_OK) {
-        (void)keep_old(engine, &stages, &found);
+        (void)keep_old(engine, &stages, error);
         slc_release(kept);
-        return slc_error_copy(error, &found);
+        return status;
     }
     tell_changes(engine, session->build, stages.build, slc_now_s() - began);
     change_over(engine, stages.build, kept);
     return SLUICE_OK;
+}
+
+sluice_status sluice_reload_rules(sluice_engine *engine, const char *rules, sluice_error *error)
+{
+    sluice_status status = slc_engine_enter(engine, SLUICE_STATE_READY, "reload", "reload_rules", error);
+    if (status != SLUICE_OK)
+        return status;
+    sluice_error found = SLUICE_ERROR_INIT;
+    status = reload(engine, rules, &found);
+    slc_engine_leave(engine);
+    return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
 }

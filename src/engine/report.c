@@ -1,4 +1,5 @@
 /* report.c: the plan, answers about it and a failure as JSON, for people and programs. Changes nothing that a move reads. */
+#include "base/text.h"
 #include "engine/engine.h"
 #include "script/explain.h"
 
@@ -83,6 +84,9 @@ sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **js
 {
     *json = NULL;
     const slc_session *session = engine->session;
+    sluice_status status = slc_engine_idle(engine, "report", "plan_json", error);
+    if (status != SLUICE_OK)
+        return status;
     if (session == NULL)
         return slc_fail(error, SLUICE_STATE, "report", "there is a plan only between init and shutdown; the engine is %s",
                         sluice_state_text(engine->state));
@@ -117,17 +121,22 @@ sluice_status sluice_explain_json(sluice_engine *engine, const char *name, char 
 {
     *json = NULL;
     slc_session *session = engine->session;
+    sluice_status status = slc_engine_idle(engine, "explain", "explain_json", error);
+    if (status != SLUICE_OK)
+        return status;
     if (session == NULL)
         return slc_fail(error, SLUICE_STATE, "explain", "there is a plan only between init and shutdown; the engine is %s",
                         sluice_state_text(engine->state));
     if (name == NULL)
         return slc_fail(error, SLUICE_INVALID, "explain", "the name (NULL) must be a parameter's, a live tensor's or a pattern");
+    if (!slc_text_is_utf8(name))
+        return slc_fail(error, SLUICE_INVALID, "explain", "the name (%.1000s) must be UTF-8", name);
     static const slc_live_set none;
     slc_question question = { .name = name, .live = session->is_worker ? &engine->live : &none,
                               .rank = session->is_worker ? engine->options.rank : -1 };
     slc_build *build = session->build;
     slc_script *script = build->script;
-    sluice_status status = script == NULL ? slc_script_create(&engine->log, &script, error) : SLUICE_OK;
+    status = script == NULL ? slc_script_create(&engine->log, &script, error) : SLUICE_OK;
     if (status != SLUICE_OK)
         return status;
     status = slc_explain(script, build->plan, &build->resolution, &question, json, error);
@@ -142,6 +151,9 @@ sluice_status sluice_failure_json(const sluice_engine *engine, char **json, slui
 {
     *json = NULL;
     const slc_session *session = engine->session;
+    sluice_status status = slc_engine_idle(engine, "report", "failure_json", error);
+    if (status != SLUICE_OK)
+        return status;
     if (engine->state != SLUICE_STATE_FAILED)
         return slc_fail(error, SLUICE_STATE, "report", "there is a failure to report only while the engine is failed; it is %s",
                         sluice_state_text(engine->state));

@@ -267,9 +267,7 @@ static sluice_status call_host(struct slc_staging *staging, sluice_error *error)
     sluice_weights weights = { .staging = staging };
     sluice_error said = SLUICE_ERROR_INIT;
     sluice_status status = callbacks->load_weights(callbacks->user, &weights, &said);
-    if (status != SLUICE_OK)
-        return slc_fail(error, SLUICE_CALLBACK, "update", "load_weights failed%s%s", said.text[0] == '\0' ? "" : ": ", said.text);
-    return SLUICE_OK;
+    return status == SLUICE_OK ? SLUICE_OK : slc_callback_failed("update", "load_weights", &said, error);
 }
 
 sluice_status slc_staging_run(sluice_engine *engine, slc_deadline deadline, sluice_error *error)
@@ -287,6 +285,8 @@ sluice_status slc_staging_run(sluice_engine *engine, slc_deadline deadline, slui
     if (status == SLUICE_OK && taken < expected && staging->error.status == SLUICE_OK)
         status = slc_fail(&host, SLUICE_CALLBACK, "update", "load_weights returned after %llu of %llu full parameters; it must pull all",
                           (unsigned long long)taken, (unsigned long long)expected);
+    if (status != SLUICE_OK && slc_flag_raised(&engine->cancelled)) /* weights_next said so to the host, which passes it on */
+        status = slc_fail(&host, SLUICE_CANCELLED, "update", "cancelled");
     /* What the host still holds is no longer lent; with an error the mover must not wait for slots that nobody will free. */
     staging->stop = status != SLUICE_OK;
     for (uint32_t i = 0; i < staging->nslots; i++)

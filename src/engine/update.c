@@ -3,6 +3,7 @@
  * Nothing moves before every rank agreed on the names; a rank returns only when every rank is done, so that trainers may
  * change sources.
  */
+#include "base/text.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -58,17 +59,21 @@ sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_de
 
 sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_error *error)
 {
-    sluice_status status = slc_engine_must_be(engine, SLUICE_STATE_READY, "update", "start_update", error);
+    sluice_status status = slc_engine_enter(engine, SLUICE_STATE_READY, "update", "start_update", error);
     if (status != SLUICE_OK)
         return status;
     slc_session *session = engine->session;
-    if (partial && engine->dirty)
-        return slc_fail(error, SLUICE_STATE, "update", "a partial update is refused until a whole one is finished: %s", session->unfinished);
-    memset(session->delivery, SLC_UNTOUCHED, slc_plan_count(session->build->plan));
-    session->partial = partial;
-    session->reloading = false;
-    engine->state = SLUICE_STATE_UPDATING;
-    return SLUICE_OK;
+    if (partial && engine->dirty) {
+        status = slc_fail(error, SLUICE_STATE, "update", "a partial update is refused until a whole one is finished: %s",
+                          session->unfinished);
+    } else {
+        memset(session->delivery, SLC_UNTOUCHED, slc_plan_count(session->build->plan));
+        session->partial = partial;
+        session->reloading = false;
+        engine->state = SLUICE_STATE_UPDATING;
+    }
+    slc_engine_leave(engine);
+    return status;
 }
 
 /* ---- a batch ---- */
@@ -85,7 +90,7 @@ static sluice_status preflight(slc_session *session, const char *const *names, s
             return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] (NULL) must be a string", i);
         size_t index = slc_plan_find(session->build->plan, names[i]);
         if (index == SIZE_MAX)
-            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%s') was not announced at init", i, names[i]);
+            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%.1000s') was not announced at init", i, names[i]);
         if (session->delivery[index] != SLC_UNTOUCHED)
             return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%s') comes a second time in this update", i, names[i]);
         session->delivery[index] = SLC_ASKED;
@@ -139,6 +144,12 @@ static bool batch_has(const slc_session *session, slc_mode mode)
     return false;
 }
 
+sluice_status slc_callback_failed(const char *stage, const char *call, sluice_error *said, sluice_error *error)
+{
+    said->text[sizeof said->text - 1] = '\0'; /* it is the host that wrote it */
+    return slc_fail(error, SLUICE_CALLBACK, stage, "%s failed%s%s", call, said->text[0] == '\0' ? "" : ": ", said->text);
+}
+
 static sluice_status begin_reload(sluice_engine *engine, sluice_error *error)
 {
     slc_session *session = engine->session;
@@ -147,7 +158,7 @@ static sluice_status begin_reload(sluice_engine *engine, sluice_error *error)
         return SLUICE_OK;
     sluice_error said = SLUICE_ERROR_INIT;
     if (callbacks->reload_begin(callbacks->user, &said) != SLUICE_OK)
-        return slc_fail(error, SLUICE_CALLBACK, "update", "reload_begin failed%s%s", said.text[0] == '\0' ? "" : ": ", said.text);
+        return slc_callback_failed("update", "reload_begin", &said, error);
     session->reloading = true;
     return SLUICE_OK;
 }
@@ -222,6 +233,8 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
         /* A peer that is gone may have ended because of what the group knows already: then that is the cause. */
         if (error->status == SLUICE_PEER || error->status == SLUICE_TIMEOUT)
             (void)slc_group_check(session->group, error);
+        else if (error->rank < 0)
+            error->rank = engine->options.rank;
         return slc_engine_fail(engine, error);
     }
     if (slc_group_round(session->group, "update", NULL, NULL, 0, NULL, NULL, NULL, deadline, error) != SLUICE_OK)
@@ -234,11 +247,12 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
 
 sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
 {
-    sluice_status status = slc_engine_must_be(engine, SLUICE_STATE_UPDATING, "update", "update", error);
+    sluice_status status = slc_engine_enter(engine, SLUICE_STATE_UPDATING, "update", "update", error);
     if (status != SLUICE_OK)
         return status;
     sluice_error found = SLUICE_ERROR_INIT;
     status = run_batch(engine, names, count, &found);
+    slc_engine_leave(engine);
     return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
 }
 
@@ -247,8 +261,11 @@ sluice_status sluice_update(sluice_engine *engine, const char *const *names, siz
 static sluice_status check_label(const char *version, sluice_error *error)
 {
     size_t length = version == NULL ? 0 : strnlen(version, 256);
-    if (length < 1 || length > 255 || strchr(version, '\n') != NULL)
-        return slc_fail(error, SLUICE_INVALID, "finish", "version must be a label of 1 to 255 bytes on one line");
+    bool plain = length >= 1 && length <= 255 && slc_text_is_utf8(version);
+    for (size_t i = 0; i < length && plain; i++)
+        plain = (unsigned char)version[i] >= 0x20 && version[i] != 0x7f;
+    if (!plain)
+        return slc_fail(error, SLUICE_INVALID, "finish", "version must be a label of 1 to 255 bytes of UTF-8 without control characters");
     if (strcmp(version, "dirty") == 0)
         return slc_fail(error, SLUICE_INVALID, "finish", "version ('dirty') is the label of an unfinished update; choose another");
     return SLUICE_OK;
@@ -294,7 +311,7 @@ static sluice_status end_reload(sluice_engine *engine, slc_deadline deadline, sl
         return SLUICE_OK;
     sluice_error mine = SLUICE_ERROR_INIT, said = SLUICE_ERROR_INIT;
     if (session->reloading && callbacks->reload_end != NULL && callbacks->reload_end(callbacks->user, &said) != SLUICE_OK)
-        slc_fail(&mine, SLUICE_CALLBACK, "finish", "reload_end failed%s%s", said.text[0] == '\0' ? "" : ": ", said.text);
+        slc_callback_failed("finish", "reload_end", &said, &mine);
     session->reloading = false;
     return slc_group_round(session->group, "finish", &mine, NULL, 0, NULL, NULL, NULL, deadline, error);
 }
@@ -324,10 +341,11 @@ static sluice_status finish(sluice_engine *engine, const char *version, sluice_e
 
 sluice_status sluice_finish_update(sluice_engine *engine, const char *version, sluice_error *error)
 {
-    sluice_status status = slc_engine_must_be(engine, SLUICE_STATE_UPDATING, "update", "finish_update", error);
+    sluice_status status = slc_engine_enter(engine, SLUICE_STATE_UPDATING, "update", "finish_update", error);
     if (status != SLUICE_OK)
         return status;
     sluice_error found = SLUICE_ERROR_INIT;
     status = finish(engine, version, &found);
+    slc_engine_leave(engine);
     return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
 }

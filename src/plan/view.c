@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "plan/text.h"
 
 /* ---- what may be registered ---- */
@@ -97,6 +98,8 @@ static sluice_status check(const slc_live_set *set, const slc_live *live, sluice
     if (strlen(live->name) > SLC_MAX_NAME)
         return slc_fail(error, SLUICE_INVALID, "register", "live[%zu] has a name of %zu bytes; %d are allowed", set->count,
                         strlen(live->name), SLC_MAX_NAME);
+    if (!slc_text_is_utf8(live->name))
+        return slc_fail(error, SLUICE_INVALID, "register", "the name of live[%zu] (%.1000s) must be UTF-8", set->count, live->name);
     if (slc_live_set_find(set, live->name) != NULL)
         return slc_fail(error, SLUICE_INVALID, "register", "live '%s' is registered twice", live->name);
     if (live->dtype == NULL)

@@ -1,6 +1,8 @@
 /* json.c: see json.h. A recursive descent over the text; the C stack is bounded by SLC_JSON_DEPTH. */
 #include "script/json.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -58,22 +60,6 @@ static void note_odd(reader *r, const char *text, size_t length)
 }
 
 /* ---- strings ---- */
-
-/* The bytes of one well-formed UTF-8 character at p, 0 where there is none (overlong forms and surrogates are none). */
-static size_t utf8_length(const unsigned char *p, const unsigned char *end)
-{
-    if (*p < 0x80)
-        return 1;
-    size_t length = *p >= 0xC2 && *p <= 0xDF ? 2 : (*p & 0xF0) == 0xE0 ? 3 : *p >= 0xF0 && *p <= 0xF4 ? 4 : 0;
-    if (length == 0 || (size_t)(end - p) < length)
-        return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((p[i] & 0xC0) != 0x80)
-            return 0;
-    if ((*p == 0xE0 && p[1] < 0xA0) || (*p == 0xED && p[1] > 0x9F) || (*p == 0xF0 && p[1] < 0x90) || (*p == 0xF4 && p[1] > 0x8F))
-        return 0;
-    return length;
-}
 
 static int hex4(const char *p, const char *end)
 {
@@ -142,7 +128,7 @@ static bool skip_plain(reader *r)
     while (r->at < r->end && *r->at != '"' && *r->at != '\\') {
         if ((unsigned char)*r->at < 0x20)
             return bad(r, r->at, "must not be a control character inside a string");
-        size_t length = utf8_length((const unsigned char *)r->at, (const unsigned char *)r->end);
+        size_t length = slc_utf8_length((const unsigned char *)r->at, (const unsigned char *)r->end);
         if (length == 0)
             return bad(r, r->at, "must be valid UTF-8");
         r->at += length;
