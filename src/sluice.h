@@ -163,8 +163,9 @@ typedef struct sluice_timeouts {
  *   timeouts     the same deadline for single phases
  *   beat_s       how often ranks tell each other that they live, in seconds, the same on every rank; 0 means 1. A rank that
  *                is not heard for three beats is lost, and every other rank's current or next call says so
- *   key_file     the deployment's secret, 32 to 4096 bytes: a regular file that only its owner can read or write. With a key,
- *                the same on every rank, ranks speak TLS 1.3 and prove to rank 0 which rank they are
+ *   key_file     the deployment's secret, 32 to 4096 bytes: a regular file of this process' user or of root, that only its
+ *                owner can read or write. With a key, the same on every rank, ranks speak TLS 1.3 and prove to rank 0 which
+ *                rank they are
  *   key_fd       the same from a descriptor, read to its end (a file: from its beginning) and closed by create, also when
  *                create fails; -1 for none
  *   insecure_control  true allows connections between ranks without a key off the loopback interface: anyone who reaches
@@ -360,7 +361,10 @@ SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error
  */
 SLUICE_API const char *sluice_version(const sluice_engine *engine);
 
-/* After a failure: which parameters are complete, torn and untouched, as a JSON object of three lists. Released with sluice_free. */
+/*
+ * After a failure: which parameters are complete, torn and untouched, as a JSON object of three lists. Torn are those of the
+ * batch that was under way, once all ranks had agreed on it: any worker may hold a part. Released with sluice_free.
+ */
 SLUICE_API sluice_status sluice_failure_json(const sluice_engine *engine, char **json, sluice_error *error);
 
 /* The next full tensor of a batch; *tensor is NULL at the end. It is valid until the next call unless kept. */

@@ -70,6 +70,17 @@ describe("key", function()
       end
    end)
 
+   it("is refused where it is another user's", function()
+      local path = file(("k"):rep(32))
+      if unistd.geteuid() ~= 0 then
+         pending("only root can give a file to another user, and read it then")
+         return
+      end
+      unistd.chown(path, 54321, -1)
+      assert.same({nil, status.invalid, ("create: key_file (%s) belongs to user 54321; it must be of user 0, who runs this, or of root")
+         :format(path)}, {read_file(path)})
+   end)
+
    it("is refused when it is no file, is not there, or has a wrong length", function()
       assert.same({nil, status.invalid, "create: key_file (/dev/zero) must be a regular file"}, {read_file("/dev/zero")})
       assert.same({nil, status.invalid, "create: key_file (/) must be a regular file"}, {read_file("/")})

@@ -154,6 +154,22 @@ local function run_with(rank, load_weights, body)
 end
 
 describe("an update that one rank's host ends", function()
+   it("leaves torn on every rank what came in the batch under way, complete what came before", function()
+      local results = run_with(3, function()
+         return 11
+      end, function(self, rank, port)
+         self.own_rank = rank
+         self:init(four.init_info(port))
+         self:start()
+         self:update {"a.weight"}
+         assert(host.refused(self.update, self, {"b.bias"}))
+         return {failure = self:failure(), version = self:version(), a = rank < 2 and "good" or four.expect_a(self, rank, 1)}
+      end)
+      four.each(results, function(result)
+         assert.same({failure = {complete = {"a.weight"}, torn = {"b.bias"}, untouched = {}}, version = "dirty", a = "good"}, result)
+      end)
+   end)
+
    it("has that rank's number in every error, its own too", function()
       local results = run_with(3, function()
          return 11

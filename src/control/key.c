@@ -99,6 +99,9 @@ sluice_status slc_key_read_file(const char *path, slc_key **key, sluice_error *e
     else if ((facts.st_mode & (S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH)) != 0)
         status = slc_fail(error, SLUICE_INVALID, STAGE, "%s has mode %04o; only its owner may read or write it (chmod 600)", what,
                           (unsigned)(facts.st_mode & 07777));
+    else if (facts.st_uid != geteuid() && facts.st_uid != 0)
+        status = slc_fail(error, SLUICE_INVALID, STAGE, "%s belongs to user %u; it must be of user %u, who runs this, or of root", what,
+                          (unsigned)facts.st_uid, (unsigned)geteuid());
     if (status == SLUICE_OK)
         status = read_key(fd, true, what, key, error);
     close(fd);

@@ -45,7 +45,6 @@ sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_de
     slc_session *session = engine->session;
     const slc_build *build = session->build;
     const slc_segment *segment = &build->program.segment[index];
-    session->delivery[index] = SLC_TORN;
     sluice_status status = build->ops->run(build->transport, segment, slot, deadline, slc_engine_watch(engine), error);
     if (status != SLUICE_OK)
         return status;
@@ -227,7 +226,9 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
     if (agree_on_batch(engine, &mine, deadline, error) != SLUICE_OK)
         return refuse_batch(engine, begun, deadline, error);
     session->batch++;
-    /* From here on a worker may write, whether this rank learns of it or not. */
+    /* From here on a worker may write, and a trainer into it, any part of the batch, whether this rank learns of it or not. */
+    for (size_t i = 0; i < session->nasked; i++)
+        session->delivery[session->asked[i]] = SLC_TORN;
     engine->dirty = engine->dirty || batch_has(session, SLC_MODE_DIRECT) || batch_has(session, SLC_MODE_FULL);
     if (move_batch(engine, deadline, error) != SLUICE_OK) {
         /* A peer that is gone may have ended because of what the group knows already: then that is the cause. */
