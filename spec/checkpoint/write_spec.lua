@@ -134,7 +134,7 @@ describe("the safetensors writer", function()
          ': tensor "a" has 7 bytes, which its shape and dtype do not give' },
       { "a shape that overflows", { { "a", "bfloat16", { 2 ^ 40, 2 ^ 40 }, "" } },
          ': tensor "a" has 0 bytes, which its shape and dtype do not give' },
-      { "a name that is no UTF-8", { { "a\255", "uint8", { 1 }, "x" } }, ': tensor "a\255": its name is no UTF-8' },
+      { "a name that is no UTF-8", { { "a\255", "uint8", { 1 }, "x" } }, ': tensor "a?": its name is no UTF-8' },
    }
    for _, case in ipairs(refusals) do
       it("refuses " .. case[1], function()
