@@ -11,7 +11,8 @@ local FP8 = "float8_e4m3fn"
 
 local PARAMS = {
    { "h.0.attn.q.weight", 8, 8 }, { "h.0.attn.k.weight", 2, 8 }, { "h.0.attn.v.weight", 2, 8 }, { "h.0.attn.o.weight", 8, 8 },
-   { "h.0.attn.rope.weight", 8, 8 }, { "h.0.attn.qk.weight", 16, 8 }, { "h.0.mlp.gate_up.weight", 32, 8 }, { "h.0.mlp.down.weight", 8, 16, dtype = FP8 },
+   { "h.0.attn.rope.weight", 8, 8 }, { "h.0.attn.qk.weight", 16, 8 }, { "h.0.mlp.gate_up.weight", 32, 8 },
+   { "h.0.mlp.down.weight", 8, 16, dtype = FP8 },
    { "h.0.mlp.down.weight_scale_inv", 1, 2, dtype = "float32" }, { "h.0.mlp.router.weight", 4, 8 },
    { "h.0.mlp.experts.0.up.weight", 4, 8 }, { "h.0.mlp.experts.1.up.weight", 4, 8 }, { "h.0.mlp.experts.2.up.weight", 4, 8 },
    { "h.0.mlp.experts.3.up.weight", 4, 8 }, { "h.0.mlp.experts.down", 4, 4, 8 }, { "h.0.mlp.experts.down_bias", 4, 8 },
@@ -21,7 +22,8 @@ local PARAMS = {
 
 local LIVE = {
    { "layers.0.self_attn.qkv_proj.weight", 8, 8 }, { "layers.0.self_attn.o.weight", 8, 4 }, { "layers.0.self_attn.o.bias", 8 },
-   { "layers.0.self_attn.rope.weight", 8, 8 }, { "layers.0.self_attn.qk.weight", 8, 8 }, { "layers.0.mlp.gate_up.weight", 16, 8 }, { "layers.0.mlp.down.weight", 8, 8, dtype = FP8 },
+   { "layers.0.self_attn.rope.weight", 8, 8 }, { "layers.0.self_attn.qk.weight", 8, 8 },
+   { "layers.0.mlp.gate_up.weight", 16, 8 }, { "layers.0.mlp.down.weight", 8, 8, dtype = FP8 },
    { "layers.0.mlp.down.weight_scale_inv", 1, 1, dtype = "float32" }, { "layers.0.mlp.router.weight", 4, 8 },
    { "layers.0.mlp.experts.w13", 2, 2, 8 }, { "layers.0.mlp.experts.w2", 2, 8, 2 }, { "layers.0.mlp.experts.w2_bias", 2, 8 },
    { "layers.0.input_layernorm.weight", 8 }, { "norm.weight", 8 }, { "embed_tokens.weight", 32, 8 }, { "score.weight", 32, 8 },
