@@ -30,6 +30,19 @@ local function commands()
    return list
 end
 
+-- A value that is no good is told with its option.
+local function name_options(parser)
+   for _, option in ipairs(parser._options) do
+      local convert = option._convert
+      if convert then
+         option:convert(function(text)
+            local value, problem = convert(text)
+            return value, problem and option._name .. ": " .. problem
+         end)
+      end
+   end
+end
+
 local function build(argparse, list)
    local parser = argparse("sluice", "Moves model weights from the ranks that train a model to the ranks that serve it.")
       :command_target("command"):require_command(true)
@@ -38,6 +51,7 @@ local function build(argparse, list)
    for _, command in ipairs(list) do
       local sub = parser:command(command.name, command.summary):epilog("Example:\n   " .. command.example)
       command.configure(sub)
+      name_options(sub)
    end
    return parser
 end

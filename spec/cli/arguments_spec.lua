@@ -63,14 +63,14 @@ describe("sluice", function()
       { { "run" }, "missing argument 'deployment'" },
       { { "run", "a.lua", "b.lua" }, "too many arguments" },
       { { "run", "a.lua", "--layer", "2" }, "unknown option '--layer'" },
-      { { "run", "a.lua", "--updates", "0" }, "'0' is no whole number above 0" },
+      { { "run", "a.lua", "--updates", "0" }, "sluice: --updates: '0' is no whole number above 0" },
       { { "run", "a.lua", "--updates", "two" }, "'two' is no whole number above 0" },
       { { "run", "a.lua", "--timeout=-1" }, "'-1' is no number above 0" },
       { { "run", "a.lua", "--timeout", "-1" }, "'-1' is no number above 0" },
       { { "run", "a.lua", "--updates", "-.5" }, "'-.5' is no whole number above 0" },
       { { "run", "a.lua", "--memory", "cloud" }, "argument for option '--memory' must be one of 'shared', 'ordinary'" },
       { { "plan", "a.lua", "--rank=-1" }, "'-1' is no rank" },
-      { { "worker", "a.lua", "--port", "65536" }, "'65536' is no port from 1 to 65535" },
+      { { "worker", "a.lua", "--port", "65536" }, "sluice: --port: '65536' is no port from 1 to 65535" },
       { { "version", "now" }, "too many arguments" },
    }
    for _, case in ipairs(wrong) do
