@@ -15,8 +15,8 @@ local LONGEST_SHOWN = 400
 local FAMILIES = "sluice.rules."
 
 local KEYS = {
-   name = "text", extends = "text or texts", strip = "texts", rename = "pairs", rename_live = "pairs", unsourced = "texts", pins = "list", rules = "list",
-   otherwise = "text", full = "text", require_direct = "boolean",
+   name = "text", extends = "text or texts", strip = "texts", rename = "pairs", rename_live = "pairs", unsourced = "texts",
+   pins = "list", rules = "list", otherwise = "text", full = "text", require_direct = "boolean",
    scales = "scales",
 }
 rule_file.keys = KEYS

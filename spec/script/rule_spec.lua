@@ -160,7 +160,8 @@ describe("a rule file", function()
    end)
 
    it("may begin with the mark that some editors put in front of UTF-8", function()
-      assert.equal("FILE:1", resolving.resolve({ params = { "w" }, live = { "w" }, text = '\239\187\191return { rules = { rule "w" {} } }' }).by.w.where)
+      local text = '\239\187\191return { rules = { rule "w" {} } }'
+      assert.equal("FILE:1", resolving.resolve({ params = { "w" }, live = { "w" }, text = text }).by.w.where)
    end)
 
    it("may leave the rest to the default resolver, whole, or refuse it", function()
