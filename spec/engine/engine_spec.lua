@@ -192,6 +192,20 @@ describe("init", function()
       end)
    end)
 
+   it("tells every rank of a live tensor that was refused and not given again #2.1", function()
+      local results = run(function(self, rank, port)
+         if rank == 3 then
+            host.refused(self.live, self, "odd.weight", {2}, {dtype = "float33"})
+         end
+         return host.refused(self.init, self, init_info(port))
+      end)
+      each(results, function(result)
+         assert.equal(3, result.rank)
+         assert.equal("source: refused: rank 3: register: live tensor 'odd.weight': dtype (float33) must be a torch name such as bfloat16",
+            result.text)
+      end)
+   end)
+
    it("says what is wrong on this rank, too, when another never comes", function()
       local self = host.create {rank = 1, timeout_s = 0.3}
       local err = host.refused(self.init, self, init_info(1))

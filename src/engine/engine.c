@@ -228,7 +228,7 @@ static sluice_status read_live(const sluice_live *given, slc_live *live, sluice_
     return SLUICE_OK;
 }
 
-sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error)
+static sluice_status add_live(sluice_engine *engine, const sluice_live *live, sluice_error *error)
 {
     slc_live read;
     sluice_status status = must_be_new(engine, "register_live", error);
@@ -239,6 +239,27 @@ sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *liv
     if (status == SLUICE_OK)
         engine->version[0] = '\0'; /* what is new holds no version yet */
     return status;
+}
+
+/* A host that goes on without a tensor that it meant to give would have it loaded in another way, or not at all: init says so. */
+static void remember_refusal(sluice_engine *engine, const sluice_live *live, const sluice_error *found)
+{
+    bool named = live != NULL && live->name != NULL && live->name[0] != '\0' && strlen(live->name) < sizeof engine->refused_name;
+    if (!named || engine->refused.status != SLUICE_OK)
+        return;
+    snprintf(engine->refused_name, sizeof engine->refused_name, "%s", live->name);
+    slc_error_copy(&engine->refused, found);
+}
+
+sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error)
+{
+    sluice_error found = SLUICE_ERROR_INIT;
+    sluice_status status = add_live(engine, live, &found);
+    if (status == SLUICE_OK)
+        return SLUICE_OK;
+    if (status != SLUICE_STATE)
+        remember_refusal(engine, live, &found);
+    return slc_error_copy(error, &found);
 }
 
 sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size_t length, sluice_error *error)
@@ -359,6 +380,7 @@ sluice_status sluice_forget(sluice_engine *engine, sluice_error *error)
     if (engine->live.count > 0)
         engine->version[0] = '\0'; /* of tensors that are known no more */
     slc_live_set_clear(&engine->live);
+    engine->refused.status = SLUICE_OK;
     slc_release(engine->host);
     engine->host = NULL;
     slc_names_clear(&engine->source_names);

@@ -98,6 +98,8 @@ struct sluice_engine {
     slc_key *key; /* NULL without one */
 
     slc_live_set live;
+    sluice_error refused; /* why the first live tensor that was refused was, unless it is registered by now; see init */
+    char refused_name[SLC_MAX_NAME + 1];
     char *host; /* JSON, or NULL */
     slc_names source_names;
     slc_source *source; /* by position in source_names */

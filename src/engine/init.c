@@ -49,6 +49,13 @@ static void warn_of_strays(const sluice_engine *engine, const slc_plan *plan)
         slc_say(&engine->log, SLUICE_LOG_WARN, "init: %zu registered sources are not announced, the first is '%s'", strays, first);
 }
 
+/* A live tensor that was refused and not given again is missed: every rank hears why. */
+static void check_registered(const sluice_engine *engine, sluice_error *mine)
+{
+    if (engine->refused.status != SLUICE_OK && slc_live_set_find(&engine->live, engine->refused_name) == NULL)
+        slc_error_copy(mine, &engine->refused);
+}
+
 /* Fails only where this rank cannot even join; everything else is kept in `mine`. */
 static sluice_status read_init_info(slc_stages *stages, const char *json, size_t length, sluice_error *error)
 {
@@ -72,7 +79,11 @@ static sluice_status read_init_info(slc_stages *stages, const char *json, size_t
     if (strcmp(session->info.told_digest, session->info.computed_digest) != 0)
         slc_fail(&stages->mine, SLUICE_INVALID, "init", "source_digest (%.80s) must be that of params (%s)", session->info.told_digest,
                  session->info.computed_digest);
-    else if (make_ledger(session, slc_plan_count(build->plan), &stages->mine) == SLUICE_OK && !session->is_worker) {
+    else if (make_ledger(session, slc_plan_count(build->plan), &stages->mine) != SLUICE_OK)
+        return SLUICE_OK; /* it is said in the first round */
+    else if (session->is_worker)
+        check_registered(engine, &stages->mine);
+    else {
         warn_of_strays(engine, build->plan);
         (void)check_sources(engine, session, build->plan, &stages->mine);
     }
