@@ -1,19 +1,19 @@
---- What README.md shows does what README.md says. (Its two commands are run by .ci/run, its C examples compiled by scripts/lint.)
+--- What README.md and lua/INIT_INFO.md show does what they say. (Its two commands are run by .ci/run, its C examples compiled by scripts/lint.)
 
 local cjson = require "cjson"
 local program = require "spec.cli.program"
 local world = require "spec.support.world"
 
-local function text()
-   local file = assert(io.open("README.md"))
+local function text(path)
+   local file = assert(io.open(path or "README.md"))
    local whole = file:read("*a")
    file:close()
    return whole
 end
 
-local function blocks(language)
+local function blocks(language, path)
    local found = {}
-   for block in text():gmatch("\n```" .. language .. "\n(.-\n)```") do
+   for block in text(path):gmatch("\n```" .. language .. "\n(.-\n)```") do
       found[#found + 1] = block
    end
    return found
@@ -38,10 +38,13 @@ describe("README.md", function()
       assert.is_nil(json.coverage.uncovered[2])
    end)
 
-   it("shows an init info that can be sealed", function()
-      local sealed = cjson.decode(world.seal(blocks("json")[1]))
-      assert.equal(64, #sealed.source_digest)
-      assert.equal("layers.0.q_proj.weight", sealed.params[1].name)
+   it("shows an init info of each form that can be sealed", function()
+      local general, seed = unpack(blocks("json", "lua/INIT_INFO.md"))
+      general, seed = cjson.decode(world.seal(general)), cjson.decode(world.seal(seed))
+      assert.equal(64, #general.source_digest)
+      assert.equal("layers.0.q_proj.weight", general.params[1].name)
+      assert.equal(64, #seed.source_digest)
+      assert.equal("norm.weight", seed.params[1].name)
    end)
 
    it("shows what explain says, but for which rules of a family come before, and where they stand", function()
