@@ -11,6 +11,7 @@
  *     device.c  a GPU, and what lies behind a pointer
  *     share.c   device memory that another process can use
  *     meet.c    trainer and worker of one machine tell each other where to write
+ *     copies.c  copies as the driver takes them, many in a launch
  *     land.c    where each copy lands, as a worker tells it to a trainer
  *     link.c    a batch: copies in the order asked, and the words that order them
  */
@@ -20,6 +21,7 @@
 #include "base/error.h"
 #include "transport/host/card.h"
 #include "transport/local.h"
+#include "transport/nccl/copies.h"
 #include "transport/nccl/share.h"
 #include "transport/transport.h"
 #include "transport/wait.h"
@@ -33,18 +35,6 @@ typedef struct slc_mailbox {
     uint64_t slot;
     uint64_t unused[6];
 } slc_mailbox;
-
-/*
- * One copy as a trainer issues it: `height` rows of `width` bytes in `depth` layers; a span has height and depth 1.
- * Pitches are bytes from row to row, layers rows from layer to layer.
- */
-typedef struct slc_landing {
-    bool staged;     /* `to` counts from the start of a staging slot */
-    uint64_t to;     /* as mapped here */
-    int64_t from;    /* from the start of this rank's shard */
-    int64_t width, height, depth;
-    int64_t from_pitch, to_pitch, from_layer, to_layer;
-} slc_landing;
 
 typedef struct slc_nccl_peer {
     int32_t rank;
@@ -67,11 +57,8 @@ typedef struct slc_nccl_peer {
     size_t nlandings, landing_capacity;
     uint32_t *first;      /* by plan index: where its landings begin; one more at the end */
     CUstream stream;
-    size_t nspans, nboxes; /* queued for one launch, which goes when they are `enough` */
+    slc_copies copies; /* for one launch, which goes when they are `enough` */
     size_t enough;
-    CUdeviceptr *to, *from;
-    size_t *bytes;
-    CUDA_MEMCPY3D_BATCH_OP *box;
 } slc_nccl_peer;
 
 struct slc_transport {

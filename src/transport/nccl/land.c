@@ -91,8 +91,9 @@ static bool read_copy(slc_reader *reader, struct told *told, int64_t *bytes, int
     return good && !reader->failed;
 }
 
-static sluice_status add_landing(slc_nccl_peer *peer, const slc_landing *landing, sluice_error *error)
+static sluice_status add_landing(void *context, const slc_landing *landing, sluice_error *error)
 {
+    slc_nccl_peer *peer = context;
     if (peer->nlandings == peer->landing_capacity) { /* grows with what came, not with what was promised */
         size_t capacity = peer->landing_capacity == 0 ? 256 : peer->landing_capacity * 2;
         slc_landing *grown = slc_reallocate(peer->landing, capacity * sizeof *grown);
@@ -103,51 +104,6 @@ static sluice_status add_landing(slc_nccl_peer *peer, const slc_landing *landing
     }
     peer->landing[peer->nlandings++] = *landing;
     return SLUICE_OK;
-}
-
-/* Whether dim `outer` can be the layers of rows that are dim `rows`: whole rows apart, none inside another. */
-static bool are_layers(const slc_stride *outer, const slc_stride *rows)
-{
-    return outer->source % rows->source == 0 && outer->destination % rows->destination == 0 &&
-           outer->source / rows->source >= rows->count && outer->destination / rows->destination >= rows->count;
-}
-
-/* As few landings as the strides allow: the two innermost dims are rows and layers, each step of the others is one more. */
-static sluice_status cut(slc_nccl_peer *peer, const struct told *told, slc_landing landing, sluice_error *error)
-{
-    const int64_t widest_pitch = INT32_MAX;
-    uint32_t outer = told->ndim;
-    if (outer > 0 && told->dim[outer - 1].source <= widest_pitch && told->dim[outer - 1].destination <= widest_pitch) {
-        const slc_stride *rows = &told->dim[--outer];
-        landing.height = rows->count;
-        landing.from_pitch = rows->source;
-        landing.to_pitch = rows->destination;
-        if (outer > 0 && are_layers(&told->dim[outer - 1], rows)) {
-            const slc_stride *layers = &told->dim[--outer];
-            landing.depth = layers->count;
-            landing.from_layer = layers->source / rows->source;
-            landing.to_layer = layers->destination / rows->destination;
-        }
-    }
-    int64_t index[SLC_MAX_DIMS] = { 0 };
-    for (;;) {
-        sluice_status status = add_landing(peer, &landing, error);
-        if (status != SLUICE_OK)
-            return status;
-        uint32_t d = outer;
-        while (d > 0) {
-            const slc_stride *dim = &told->dim[d - 1];
-            landing.from += dim->source;
-            landing.to += (uint64_t)dim->destination;
-            if (++index[d - 1] < dim->count)
-                break;
-            landing.from -= dim->source * dim->count;
-            landing.to -= (uint64_t)(dim->destination * dim->count);
-            index[--d] = 0;
-        }
-        if (d == 0)
-            return SLUICE_OK;
-    }
 }
 
 static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *peer, const slc_param *param, slc_reader *reader,
@@ -173,7 +129,7 @@ static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *pe
     const slc_landing landing = {
         .staged = told.staged, .to = to, .from = told.source, .width = told.run, .height = 1, .depth = 1
     };
-    return cut(peer, &told, landing, error);
+    return slc_landing_cut(told.dim, told.ndim, &landing, add_landing, peer, error);
 }
 
 /* Bytes that this rank's own program sends a peer of one parameter. */

@@ -23,13 +23,7 @@ sluice_status slc_link_prepare(slc_nccl_peer *peer, size_t nparams, sluice_error
     for (size_t i = 0; i < nparams; i++)
         largest = peer->first[i + 1] - peer->first[i] > largest ? peer->first[i + 1] - peer->first[i] : largest;
     size_t most = MOST + largest; /* before a launch there may be one fewer than MOST, and the parameter that goes beyond */
-    peer->to = slc_allocate_zeroed(most, sizeof *peer->to);
-    peer->from = slc_allocate_zeroed(most, sizeof *peer->from);
-    peer->bytes = slc_allocate_zeroed(most, sizeof *peer->bytes);
-    peer->box = slc_allocate_zeroed(most, sizeof *peer->box);
-    if (peer->to == NULL || peer->from == NULL || peer->bytes == NULL || peer->box == NULL)
-        return slc_fail_memory(error, SLC_RUNTIME, "the copies of a launch", most * (3 * WORD + sizeof *peer->box));
-    return SLUICE_OK;
+    return slc_copies_make(&peer->copies, most, error);
 }
 
 /* The first copies to a worker in a batch wait until it has opened its tensors. */
@@ -48,85 +42,15 @@ static sluice_status enter_batch(slc_transport *transport, slc_nccl_peer *peer, 
 
 static void queue(slc_nccl_peer *peer, const slc_landing *landing, CUdeviceptr source)
 {
-    CUdeviceptr from = source + (CUdeviceptr)landing->from;
-    CUdeviceptr to = landing->to;
-    if (landing->height == 1 && landing->depth == 1) {
-        peer->from[peer->nspans] = from;
-        peer->to[peer->nspans] = to;
-        peer->bytes[peer->nspans++] = (size_t)landing->width;
-        return;
-    }
-    CUDA_MEMCPY3D_BATCH_OP *box = &peer->box[peer->nboxes++];
-    *box = (CUDA_MEMCPY3D_BATCH_OP){ .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM };
-    box->src.type = box->dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
-    box->src.op.ptr.ptr = from;
-    box->src.op.ptr.rowLength = (size_t)landing->from_pitch;
-    box->src.op.ptr.layerHeight = landing->depth == 1 ? (size_t)landing->height : (size_t)landing->from_layer;
-    box->dst.op.ptr.ptr = to;
-    box->dst.op.ptr.rowLength = (size_t)landing->to_pitch;
-    box->dst.op.ptr.layerHeight = landing->depth == 1 ? (size_t)landing->height : (size_t)landing->to_layer;
-    box->extent =
-        (CUextent3D){ .width = (size_t)landing->width, .height = (size_t)landing->height, .depth = (size_t)landing->depth };
-}
-
-static CUresult launch_spans(const slc_transport *transport, slc_nccl_peer *peer)
-{
-    const slc_cuda *cuda = &transport->cuda;
-    CUmemcpyAttributes attributes = { .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM };
-    size_t first = 0, failed = SIZE_MAX;
-    if (peer->nspans == 0)
-        return CUDA_SUCCESS;
-    if (cuda->MemcpyBatchAsync != NULL)
-        return cuda->MemcpyBatchAsync(peer->to, peer->from, peer->bytes, peer->nspans, &attributes, &first, 1, &failed,
-                                      peer->stream);
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < peer->nspans && result == CUDA_SUCCESS; i++)
-        result = cuda->MemcpyAsync(peer->to[i], peer->from[i], peer->bytes[i], peer->stream);
-    return result;
-}
-
-static CUresult launch_box(const slc_cuda *cuda, const CUDA_MEMCPY3D_BATCH_OP *box, CUstream stream)
-{
-    CUresult result = CUDA_SUCCESS;
-    for (size_t layer = 0; layer < box->extent.depth && result == CUDA_SUCCESS; layer++) {
-        const CUDA_MEMCPY2D plane = {
-            .srcMemoryType = CU_MEMORYTYPE_DEVICE,
-            .srcDevice = box->src.op.ptr.ptr + layer * box->src.op.ptr.layerHeight * box->src.op.ptr.rowLength,
-            .srcPitch = box->src.op.ptr.rowLength,
-            .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-            .dstDevice = box->dst.op.ptr.ptr + layer * box->dst.op.ptr.layerHeight * box->dst.op.ptr.rowLength,
-            .dstPitch = box->dst.op.ptr.rowLength,
-            .WidthInBytes = box->extent.width,
-            .Height = box->extent.height,
-        };
-        result = cuda->Memcpy2DAsync(&plane, stream);
-    }
-    return result;
-}
-
-static CUresult launch_boxes(const slc_transport *transport, slc_nccl_peer *peer)
-{
-    const slc_cuda *cuda = &transport->cuda;
-    size_t failed = SIZE_MAX;
-    if (peer->nboxes == 0)
-        return CUDA_SUCCESS;
-    if (cuda->Memcpy3DBatchAsync != NULL)
-        return cuda->Memcpy3DBatchAsync(peer->nboxes, peer->box, &failed, 0, peer->stream);
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < peer->nboxes && result == CUDA_SUCCESS; i++)
-        result = launch_box(cuda, &peer->box[i], peer->stream);
-    return result;
+    slc_copies_add(&peer->copies, landing, landing->to, source + (CUdeviceptr)landing->from);
 }
 
 /* Launches what is queued for a worker and, unless `word` is 0, raises that word of it behind all that was launched before. */
 static sluice_status launch(slc_transport *transport, slc_nccl_peer *peer, CUdeviceptr word, uint64_t value, sluice_error *error)
 {
-    CUresult result = launch_spans(transport, peer);
-    if (result == CUDA_SUCCESS)
-        result = launch_boxes(transport, peer);
+    CUresult result = slc_copies_launch(&transport->cuda, &peer->copies, peer->stream);
     if (result == CUDA_SUCCESS && word != 0)
         result = transport->cuda.StreamWriteValue64(peer->stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT);
-    peer->nspans = peer->nboxes = 0;
     return slc_nccl_check(transport, result, SLC_UPDATE, "launching copies to a worker", error);
 }
 
@@ -162,7 +86,7 @@ static sluice_status send_to(slc_transport *transport, slc_nccl_peer *peer, uint
     if (!peer->landing[begin].staged) {
         for (uint32_t i = begin; i < end; i++)
             queue(peer, &peer->landing[i], source);
-        if (peer->nspans + peer->nboxes < peer->enough)
+        if (slc_copies_count(&peer->copies) < peer->enough)
             return SLUICE_OK;
         peer->enough = peer->enough < MOST ? peer->enough * GROWTH : MOST;
         return launch(transport, peer, 0, 0, error);

@@ -40,10 +40,7 @@ static void close_peer(slc_transport *transport, slc_nccl_peer *peer)
     slc_buffer_clear(&peer->landings);
     slc_release(peer->landing);
     slc_release(peer->first);
-    slc_release(peer->to);
-    slc_release(peer->from);
-    slc_release(peer->bytes);
-    slc_release(peer->box);
+    slc_copies_clear(&peer->copies);
 }
 
 static void close_memory(slc_transport *transport)
