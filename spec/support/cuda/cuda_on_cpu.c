@@ -339,12 +339,15 @@ static CUresult handle_close(CUdeviceptr address)
 /* One thing that a stream does; a box of rows for copies and fills. */
 struct work {
     struct work *next;
-    enum { COPY, FILL, RAISE, WAIT } what;
+    enum { COPY, FILL, RAISE, WAIT, MARK, PASS, CALL } what;
     unsigned char *to;
     const unsigned char *from;
     size_t width, height, depth, to_pitch, from_pitch, to_layer, from_layer;
     int byte;
     uint64_t value;
+    struct CUevent_st *event; /* MARK: `value` records of it are done; PASS: waits for that many */
+    CUhostFn function;        /* CALL */
+    void *context;
 };
 
 struct CUstream_st {
@@ -356,22 +359,59 @@ struct CUstream_st {
     bool ending;
 };
 
+/* What is recorded is counted: an event is done when as many records are done as there were. Freed with its last user. */
+struct CUevent_st {
+    uint64_t recorded, done;
+    int users;
+};
+
+static void leave_event(struct CUevent_st *event)
+{
+    if (__atomic_sub_fetch(&event->users, 1, __ATOMIC_ACQ_REL) == 0)
+        free(event);
+}
+
+static bool is_ending(struct CUstream_st *stream)
+{
+    pthread_mutex_lock(&stream->mutex);
+    bool ending = stream->ending;
+    pthread_mutex_unlock(&stream->mutex);
+    return ending;
+}
+
+static void do_event(struct CUstream_st *stream, const struct work *work)
+{
+    const struct timespec pause = { .tv_nsec = 20000 };
+    struct CUevent_st *event = work->event;
+    if (work->what == MARK) {
+        __atomic_store_n(&event->done, work->value, __ATOMIC_RELEASE);
+        leave_event(event);
+        return;
+    }
+    while (__atomic_load_n(&event->done, __ATOMIC_ACQUIRE) < work->value && !is_ending(stream))
+        nanosleep(&pause, NULL);
+    leave_event(event);
+}
+
 static void do_work(struct CUstream_st *stream, const struct work *work)
 {
     const struct timespec pause = { .tv_nsec = 50000 };
+    if (work->what == MARK || work->what == PASS) {
+        do_event(stream, work);
+        return;
+    }
+    if (work->what == CALL) {
+        work->function(work->context);
+        return;
+    }
     if (work->what == RAISE) {
         __atomic_store_n((uint64_t *)(void *)work->to, work->value, __ATOMIC_RELEASE);
         return;
     }
     if (work->what == WAIT) {
-        bool ending = false;
-        while (!ending &&
-               (int64_t)(__atomic_load_n((const uint64_t *)(const void *)work->from, __ATOMIC_ACQUIRE) - work->value) < 0) {
+        while ((int64_t)(__atomic_load_n((const uint64_t *)(const void *)work->from, __ATOMIC_ACQUIRE) - work->value) < 0 &&
+               !is_ending(stream))
             nanosleep(&pause, NULL);
-            pthread_mutex_lock(&stream->mutex);
-            ending = stream->ending;
-            pthread_mutex_unlock(&stream->mutex);
-        }
         return;
     }
     for (size_t z = 0; z < work->depth; z++)
@@ -487,6 +527,62 @@ static CUresult stream_wait(CUstream stream, CUdeviceptr address, cuuint64_t val
     if (flags != CU_STREAM_WAIT_VALUE_GEQ || !is_device(address, sizeof value))
         return CUDA_ERROR_INVALID_VALUE;
     const struct work work = { .what = WAIT, .from = (const unsigned char *)(uintptr_t)address, .value = value };
+    return enqueue(stream, &work);
+}
+
+/* ---- events ---- */
+
+static CUresult event_create(CUevent *event, unsigned int flags)
+{
+    if (here() == NULL || (flags & CU_EVENT_INTERPROCESS) != 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *event = calloc(1, sizeof **event);
+    if (*event == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    (*event)->users = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_destroy(CUevent event)
+{
+    leave_event(event);
+    return CUDA_SUCCESS;
+}
+
+static CUresult enqueue_event(CUstream stream, CUevent event, struct work *work)
+{
+    work->event = event;
+    __atomic_add_fetch(&event->users, 1, __ATOMIC_RELAXED);
+    CUresult result = enqueue(stream, work);
+    if (result != CUDA_SUCCESS)
+        leave_event(event);
+    return result;
+}
+
+static CUresult event_record(CUevent event, CUstream stream)
+{
+    struct work work = { .what = MARK, .value = __atomic_add_fetch(&event->recorded, 1, __ATOMIC_RELAXED) };
+    return enqueue_event(stream, event, &work);
+}
+
+static CUresult event_query(CUevent event)
+{
+    if (here() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return __atomic_load_n(&event->done, __ATOMIC_ACQUIRE) < __atomic_load_n(&event->recorded, __ATOMIC_RELAXED)
+               ? CUDA_ERROR_NOT_READY
+               : CUDA_SUCCESS;
+}
+
+static CUresult stream_wait_event(CUstream stream, CUevent event, unsigned int flags)
+{
+    struct work work = { .what = PASS, .value = __atomic_load_n(&event->recorded, __ATOMIC_RELAXED) };
+    return flags != 0 ? CUDA_ERROR_INVALID_VALUE : enqueue_event(stream, event, &work);
+}
+
+static CUresult call_host(CUstream stream, CUhostFn function, void *context)
+{
+    const struct work work = { .what = CALL, .function = function, .context = context };
     return enqueue(stream, &work);
 }
 
@@ -645,6 +741,12 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
         { "cuStreamDestroy", (any)stream_destroy },
         { "cuStreamQuery", (any)stream_query },
         { "cuStreamSynchronize", (any)stream_synchronize },
+        { "cuStreamWaitEvent", (any)stream_wait_event },
+        { "cuEventCreate", (any)event_create },
+        { "cuEventDestroy", (any)event_destroy },
+        { "cuEventRecord", (any)event_record },
+        { "cuEventQuery", (any)event_query },
+        { "cuLaunchHostFunc", (any)call_host },
         { "cuStreamWriteValue64", (any)stream_write },
         { "cuStreamWaitValue64", (any)stream_wait },
         { "cuIpcGetMemHandle", (any)handle_get },

@@ -20,11 +20,11 @@ typedef struct slc_landing {
     int64_t from_pitch, to_pitch, from_layer, to_layer;
 } slc_landing;
 
+typedef sluice_status (*slc_take_landing)(void *context, const slc_landing *landing, sluice_error *error);
 /*
  * As few landings as the strides allow: the two innermost dims are rows and layers, each step of the others is one more.
  * `first` is the run that begins it, with height and depth 1. Ends with the first `take` that is not OK.
  */
-typedef sluice_status (*slc_take_landing)(void *context, const slc_landing *landing, sluice_error *error);
 sluice_status slc_landing_cut(const slc_stride *dim, uint32_t ndim, const slc_landing *first, slc_take_landing take,
                               void *context, sluice_error *error);
 
@@ -36,9 +36,11 @@ typedef struct slc_copies {
     CUDA_MEMCPY3D_BATCH_OP *box;
 } slc_copies;
 
+/* Room for `capacity` spans and as many boxes. */
 sluice_status slc_copies_make(slc_copies *copies, size_t capacity, sluice_error *error);
 void slc_copies_clear(slc_copies *copies); /* a zeroed one is allowed */
 
+/* How many are gathered. */
 static inline size_t slc_copies_count(const slc_copies *copies) { return copies->nspans + copies->nboxes; }
 /* `to` and `from` as the device knows them; those of the landing are not looked at. There must be room. */
 void slc_copies_add(slc_copies *copies, const slc_landing *landing, CUdeviceptr to, CUdeviceptr from);

@@ -40,6 +40,11 @@
     X(StreamSynchronize, 2000)                                                                                         \
     X(StreamWriteValue64, 11070)                                                                                       \
     X(StreamWaitValue64, 11070)                                                                                        \
+    X(StreamWaitEvent, 3020)                                                                                           \
+    X(EventCreate, 2000)                                                                                               \
+    X(EventDestroy, 4000)                                                                                              \
+    X(EventRecord, 2000)                                                                                               \
+    X(EventQuery, 2000)                                                                                                \
     X(IpcGetMemHandle, 4010)                                                                                           \
     X(IpcOpenMemHandle, 11000)                                                                                         \
     X(IpcCloseMemHandle, 4010)                                                                                         \
