@@ -7,6 +7,8 @@
  * Built as libcuda.so.1 for specs; never installed. Addresses are those of shared memory (memfd), mapped by whoever opens
  * a handle.
  */
+#include "kernels_on_cpu.h"
+
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #undef cuMemcpyBatchAsync
@@ -339,7 +341,7 @@ static CUresult handle_close(CUdeviceptr address)
 /* One thing that a stream does; a box of rows for copies and fills. */
 struct work {
     struct work *next;
-    enum { COPY, FILL, RAISE, WAIT, MARK, PASS, CALL } what;
+    enum { COPY, FILL, RAISE, WAIT, MARK, PASS, CALL, KERNEL } what;
     unsigned char *to;
     const unsigned char *from;
     size_t width, height, depth, to_pitch, from_pitch, to_layer, from_layer;
@@ -348,6 +350,9 @@ struct work {
     struct CUevent_st *event; /* MARK: `value` records of it are done; PASS: waits for that many */
     CUhostFn function;        /* CALL */
     void *context;
+    const kernel *launched;
+    uint32_t blocks, threads;
+    _Alignas(16) unsigned char parameters[KERNEL_PARAMETERS];
 };
 
 struct CUstream_st {
@@ -402,6 +407,10 @@ static void do_work(struct CUstream_st *stream, const struct work *work)
     }
     if (work->what == CALL) {
         work->function(work->context);
+        return;
+    }
+    if (work->what == KERNEL) {
+        work->launched->run(work->parameters, work->blocks, work->threads);
         return;
     }
     if (work->what == RAISE) {
@@ -691,6 +700,68 @@ static CUresult fill_plane(CUdeviceptr to, size_t pitch, unsigned char byte, siz
     return is_device(to, reach(width, height, 1, pitch, 0)) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* ---- kernels ---- */
+
+struct CUmod_st {
+    int ordinal;
+};
+
+static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    *value = 4;
+    return attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT && device < DEVICES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* An image is looked at no further than a driver must to know it for one. */
+static CUresult module_load(CUmodule *module, const void *image)
+{
+    const uint32_t fatbin = 0xBA55ED50;
+    if (here() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (memcmp(image, &fatbin, sizeof fatbin) != 0)
+        return CUDA_ERROR_INVALID_IMAGE;
+    struct CUmod_st *made = getenv("SLUICE_CUDA_ON_CPU_OLD") != NULL ? NULL : malloc(sizeof *made); /* a GPU without an image */
+    if (made == NULL)
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    made->ordinal = here()->ordinal;
+    *module = made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult module_unload(CUmodule module)
+{
+    if (here() == NULL || here()->ordinal != module->ordinal)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    free(module);
+    return CUDA_SUCCESS;
+}
+
+static CUresult module_function(CUfunction *function, CUmodule module, const char *name)
+{
+    const kernel *found = kernel_find(name);
+    *function = (CUfunction)(uintptr_t)found;
+    return here() == NULL || here()->ordinal != module->ordinal ? CUDA_ERROR_INVALID_CONTEXT
+           : found == NULL                                      ? CUDA_ERROR_NOT_FOUND
+                                                                : CUDA_SUCCESS;
+}
+
+static bool holds(uint64_t address, size_t bytes)
+{
+    return is_device(address, bytes);
+}
+
+static CUresult launch(CUfunction function, unsigned int x, unsigned int y, unsigned int z, unsigned int threads, unsigned int ty,
+                       unsigned int tz, unsigned int shared, CUstream stream, void **parameters, void **extra)
+{
+    const kernel *known = (const void *)function;
+    struct work work = { .what = KERNEL, .launched = known, .blocks = x, .threads = threads };
+    if (x == 0 || threads == 0 || threads > known->threads || y != 1 || z != 1 || ty != 1 || tz != 1 || shared != 0 ||
+        extra != NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(work.parameters, parameters[0], known->parameters);
+    return known->is_sound(work.parameters, holds) ? enqueue(stream, &work) : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
 /* Memory that is mapped piece by piece is for real GPUs. */
 static CUresult not_here(void)
 {
@@ -720,6 +791,7 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
         { "cuDeviceGetCount", (any)device_count },
         { "cuDeviceGetName", (any)device_name },
         { "cuDeviceGetUuid", (any)device_uuid },
+        { "cuDeviceGetAttribute", (any)device_attribute },
         { "cuDevicePrimaryCtxRetain", (any)context_retain },
         { "cuDevicePrimaryCtxRelease", (any)context_release },
         { "cuCtxPushCurrent", (any)context_push },
@@ -737,6 +809,10 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
         { "cuMemcpy2DAsync", (any)copy_plane },
         { "cuMemsetD8Async", (any)fill },
         { "cuMemsetD2D8Async", (any)fill_plane },
+        { "cuModuleLoadData", (any)module_load },
+        { "cuModuleUnload", (any)module_unload },
+        { "cuModuleGetFunction", (any)module_function },
+        { "cuLaunchKernel", (any)launch },
         { "cuStreamCreate", (any)stream_create },
         { "cuStreamDestroy", (any)stream_destroy },
         { "cuStreamQuery", (any)stream_query },

@@ -54,7 +54,7 @@ const char *peers_missing(rank *r)
 {
     if (r->options->gpu[TRAINER] == r->options->gpu[WORKER])
         return "trainer and worker share a GPU, and NCCL wants one for each rank";
-    if (r->gpu.LaunchKernel == NULL)
+    if (r->gpu.EventElapsedTime == NULL) /* the last that is looked up */
         return r->gpu.why_no_kernels;
     if (r->peers == NULL) {
         r->peers = need(calloc(1, sizeof *r->peers));

@@ -17,6 +17,7 @@
     X(DeviceGetCount, 2000)                                                                                            \
     X(DeviceGetName, 2000)                                                                                             \
     X(DeviceGetUuid, 11040)                                                                                            \
+    X(DeviceGetAttribute, 2000)                                                                                        \
     X(DevicePrimaryCtxRetain, 7000)                                                                                    \
     X(DevicePrimaryCtxRelease, 11000)                                                                                  \
     X(CtxPushCurrent, 4000)                                                                                            \
@@ -34,6 +35,10 @@
     X(Memcpy2DAsync, 3020)                                                                                             \
     X(MemsetD8Async, 3020)                                                                                             \
     X(MemsetD2D8Async, 3020)                                                                                           \
+    X(ModuleLoadData, 2000)                                                                                            \
+    X(ModuleUnload, 2000)                                                                                              \
+    X(ModuleGetFunction, 2000)                                                                                         \
+    X(LaunchKernel, 4000)                                                                                              \
     X(StreamCreate, 2000)                                                                                              \
     X(StreamDestroy, 4000)                                                                                             \
     X(StreamQuery, 2000)                                                                                               \

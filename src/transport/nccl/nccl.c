@@ -68,6 +68,7 @@ static void nccl_close(slc_transport *transport)
         return;
     if (transport->device.context != NULL && slc_device_enter(&transport->device, SLC_RUNTIME, &ignored) == SLUICE_OK) {
         close_memory(transport);
+        slc_kernels_unload(&transport->kernels);
         slc_device_leave(&transport->device);
     }
     if (transport->listener >= 0)
@@ -183,6 +184,16 @@ static sluice_status open_worker(slc_transport *transport, sluice_error *error)
                : status;
 }
 
+/* Copy engines do without. */
+static sluice_status load_kernels(slc_transport *transport, sluice_error *error)
+{
+    sluice_error why = SLUICE_ERROR_INIT;
+    sluice_status status = slc_kernels_load(&transport->device, &transport->kernels, &why);
+    if (status == SLUICE_UNSUPPORTED)
+        slc_say(&transport->config.log, SLUICE_LOG_WARN, "nccl: no kernels: %s", why.text);
+    return status == SLUICE_OK || status == SLUICE_UNSUPPORTED ? SLUICE_OK : slc_error_copy(error, &why);
+}
+
 static sluice_status open_on_device(slc_transport *transport, sluice_error *error)
 {
     int ordinal;
@@ -193,7 +204,9 @@ static sluice_status open_on_device(slc_transport *transport, sluice_error *erro
         status = slc_device_enter(&transport->device, SLC_RUNTIME, error);
     if (status != SLUICE_OK)
         return status;
-    status = make_streams(transport, error);
+    status = load_kernels(transport, error);
+    if (status == SLUICE_OK)
+        status = make_streams(transport, error);
     if (status == SLUICE_OK)
         status = make_words(transport, error);
     slc_device_leave(&transport->device);

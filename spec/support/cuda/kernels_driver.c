@@ -1,0 +1,227 @@
+/*
+ * kernels_driver.c: tables of random strided copies through the plugin's kernels, on a GPU or the stand-in for one, against
+ * a loop over single bytes.
+ *
+ *     kernels_driver [SEED [CASES [DEVICE]]]
+ *
+ * Prints one line: "seed S: N cases, B bytes: equal", or the first difference and how to see it again. Exit status 1 for a
+ * difference, 3 where there is no GPU.
+ */
+#include "base/memory.h"
+#include "transport/nccl/kernels.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_MOVES = 6, MOST_BYTES = 1 << 18, ROOM = 4 << 20, POISON = 0xA5 };
+
+typedef struct shape {
+    uint64_t from, to; /* offsets */
+    int64_t run;
+    uint32_t ndim;
+    slc_stride dim[SLC_MAX_DIMS];
+    uint64_t bytes;
+} shape;
+
+typedef struct bench {
+    slc_cuda cuda;
+    slc_device device;
+    slc_kernels kernels;
+    CUstream stream;
+    CUdeviceptr from, to;
+    unsigned char *source, *result, *expected;
+    uint64_t state, moved;
+} bench;
+
+static uint64_t next(bench *b)
+{
+    uint64_t x = b->state += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+static uint64_t below(bench *b, uint64_t most)
+{
+    return next(b) % most;
+}
+
+/* Strides of one side: dims nested in a random order, some with gaps, all multiples of `grain`. Returns the bytes spanned. */
+static uint64_t nest(bench *b, shape *s, bool to, int64_t grain)
+{
+    uint32_t order[SLC_MAX_DIMS];
+    for (uint32_t d = 0; d < s->ndim; d++) {
+        uint32_t other = (uint32_t)below(b, d + 1);
+        order[d] = order[other];
+        order[other] = d;
+    }
+    int64_t step = s->run;
+    for (uint32_t i = 0; i < s->ndim; i++) {
+        slc_stride *dim = &s->dim[order[i]];
+        step += (int64_t)below(b, 3) * grain * (int64_t)below(b, 4);
+        *(to ? &dim->destination : &dim->source) = step;
+        step *= dim->count;
+    }
+    return (uint64_t)step;
+}
+
+/* False where it would not fit; the caller tries again. */
+static bool invent(bench *b, shape *s, uint64_t *from_used, uint64_t *to_used)
+{
+    static const int64_t grains[] = { 1, 2, 4, 8, 16, 32 };
+    const int64_t grain = grains[below(b, 6)];
+    *s = (shape){ .ndim = (uint32_t)below(b, SLC_MAX_DIMS + 1) };
+    s->run = grain * (int64_t)(1 + below(b, below(b, 4) == 0 ? 5000 : 20));
+    s->bytes = (uint64_t)s->run;
+    for (uint32_t d = 0; d < s->ndim; d++) {
+        s->dim[d].count = 1 + (int64_t)below(b, below(b, 8) == 0 ? 6000 : 7);
+        s->bytes *= (uint64_t)s->dim[d].count;
+        if (s->bytes > MOST_BYTES)
+            return false;
+    }
+    uint64_t shift = below(b, 2) == 0 ? 0 : (uint64_t)grain * below(b, 16);
+    uint64_t from_bytes = nest(b, s, false, grain), to_bytes = nest(b, s, true, grain);
+    s->from = *from_used + shift;
+    s->to = *to_used + shift;
+    *from_used = (s->from + from_bytes + 63) / 64 * 64;
+    *to_used = (s->to + to_bytes + 63) / 64 * 64;
+    return *from_used <= ROOM && *to_used <= ROOM;
+}
+
+static void expect(bench *b, const shape *s)
+{
+    int64_t index[SLC_MAX_DIMS] = { 0 };
+    for (;;) {
+        uint64_t from = s->from, to = s->to;
+        for (uint32_t d = 0; d < s->ndim; d++) {
+            from += (uint64_t)(index[d] * s->dim[d].source);
+            to += (uint64_t)(index[d] * s->dim[d].destination);
+        }
+        for (int64_t i = 0; i < s->run; i++)
+            b->expected[to + (uint64_t)i] = b->source[from + (uint64_t)i];
+        uint32_t d = s->ndim;
+        while (d > 0 && ++index[d - 1] == s->dim[d - 1].count)
+            index[--d] = 0;
+        if (d == 0)
+            break;
+    }
+    b->moved += s->bytes;
+}
+
+static CUresult compare(bench *b, size_t *where)
+{
+    CUresult result = b->cuda.MemcpyAsync((CUdeviceptr)(uintptr_t)b->result, b->to, ROOM, b->stream);
+    if (result == CUDA_SUCCESS)
+        result = b->cuda.StreamSynchronize(b->stream);
+    *where = SIZE_MAX;
+    for (size_t i = 0; result == CUDA_SUCCESS && i < ROOM && *where == SIZE_MAX; i++)
+        if (b->result[i] != b->expected[i])
+            *where = i;
+    return result;
+}
+
+/* A run of the table's moves, then one of them that points elsewhere. */
+static sluice_status one_case(bench *b, uint64_t number, sluice_error *error)
+{
+    shape made[MOST_MOVES];
+    slc_moves moves = { 0 };
+    size_t count = 1 + below(b, MOST_MOVES), where = SIZE_MAX;
+    uint64_t from_used = 0, to_used = 0, kept[2] = { 0, 0 };
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; i < count && status == SLUICE_OK; i++) {
+        while (!invent(b, &made[i], &from_used, &to_used)) {
+            from_used = kept[0];
+            to_used = kept[1];
+        }
+        kept[0] = from_used;
+        kept[1] = to_used;
+        status = slc_moves_add(&moves, b->from + made[i].from, b->to + made[i].to, made[i].run, made[i].ndim, made[i].dim, error);
+    }
+    if (status == SLUICE_OK)
+        status = slc_moves_place(&moves, &b->kernels, b->stream, error);
+    size_t first = below(b, count), some = 1 + below(b, count - first);
+    memset(b->expected, POISON, ROOM);
+    for (size_t i = first; i < first + some; i++)
+        expect(b, &made[i]);
+    CUresult result = status == SLUICE_OK ? b->cuda.MemsetD8Async(b->to, POISON, ROOM, b->stream) : CUDA_SUCCESS;
+    if (status == SLUICE_OK && result == CUDA_SUCCESS)
+        result = slc_moves_launch(&moves, &b->kernels, first, some, (uint32_t)below(b, 5), b->stream);
+    uint64_t shift = 1 + below(b, 16);
+    made[first].from += from_used + shift <= ROOM ? shift : 0; /* only the source: the other bytes stay as they are */
+    if (status == SLUICE_OK && result == CUDA_SUCCESS) {
+        slc_moves_aim(&moves, first, b->from + made[first].from, b->to + made[first].to);
+        status = slc_moves_place(&moves, &b->kernels, b->stream, error);
+        expect(b, &made[first]);
+    }
+    if (status == SLUICE_OK && result == CUDA_SUCCESS)
+        result = slc_moves_launch(&moves, &b->kernels, first, 1, 0, b->stream);
+    if (status == SLUICE_OK && result == CUDA_SUCCESS)
+        result = compare(b, &where);
+    slc_moves_clear(&moves, &b->kernels);
+    if (status == SLUICE_OK && where != SIZE_MAX)
+        status = slc_fail(error, SLUICE_DISAGREE, "kernels", "case %" PRIu64 ", byte %zu is %02x, must be %02x", number, where,
+                          b->result[where], b->expected[where]);
+    return status == SLUICE_OK ? slc_cuda_check(&b->cuda, result, "kernels", "a case", error) : status;
+}
+
+static sluice_status open_bench(bench *b, int ordinal, sluice_error *error)
+{
+    sluice_status status = slc_cuda_open(&b->cuda, error);
+    if (status == SLUICE_OK)
+        status = slc_device_open(&b->cuda, ordinal, &b->device, error);
+    if (status == SLUICE_OK)
+        status = slc_device_enter(&b->device, "kernels", error);
+    if (status == SLUICE_OK)
+        status = slc_kernels_load(&b->device, &b->kernels, error);
+    if (status == SLUICE_OK)
+        status = slc_cuda_check(&b->cuda, b->cuda.StreamCreate(&b->stream, CU_STREAM_NON_BLOCKING), "kernels", "a stream", error);
+    if (status == SLUICE_OK)
+        status = slc_device_allocate(&b->device, ROOM, "sources", &b->from, error);
+    if (status == SLUICE_OK)
+        status = slc_device_allocate(&b->device, ROOM, "results", &b->to, error);
+    b->source = malloc(ROOM);
+    b->result = malloc(ROOM);
+    b->expected = malloc(ROOM);
+    for (size_t i = 0; status == SLUICE_OK && i < ROOM; i++)
+        b->source[i] = (unsigned char)next(b);
+    if (status == SLUICE_OK)
+        status = slc_cuda_check(&b->cuda, b->cuda.MemcpyAsync(b->from, (CUdeviceptr)(uintptr_t)b->source, ROOM, b->stream),
+                                "kernels", "filling the source", error);
+    return status;
+}
+
+static void close_bench(bench *b)
+{
+    slc_device_release(&b->device, b->from);
+    slc_device_release(&b->device, b->to);
+    if (b->stream != NULL)
+        (void)b->cuda.StreamDestroy(b->stream);
+    slc_kernels_unload(&b->kernels);
+    if (b->device.context != NULL)
+        slc_device_leave(&b->device);
+    slc_device_close(&b->device);
+    slc_cuda_close(&b->cuda);
+    free(b->source);
+    free(b->result);
+    free(b->expected);
+}
+
+int main(int argc, char **argv)
+{
+    const uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, cases = argc > 2 ? strtoull(argv[2], NULL, 10) : 100;
+    sluice_error error = SLUICE_ERROR_INIT;
+    bench b = { .state = seed };
+    sluice_status status = open_bench(&b, argc > 3 ? atoi(argv[3]) : 0, &error);
+    bool is_open = status == SLUICE_OK;
+    for (uint64_t i = 0; i < cases && status == SLUICE_OK; i++)
+        status = one_case(&b, i, &error);
+    if (status == SLUICE_OK)
+        printf("seed %" PRIu64 ": %" PRIu64 " cases, %" PRIu64 " bytes: equal\n", seed, cases, b.moved);
+    else
+        printf("seed %" PRIu64 ": %s\n", seed, error.text);
+    if (is_open || b.cuda.library != NULL)
+        close_bench(&b);
+    return status == SLUICE_OK ? 0 : is_open ? 1 : 3;
+}

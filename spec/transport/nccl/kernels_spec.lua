@@ -1,0 +1,34 @@
+--- The kernels of the nccl transport, done by the processors of this machine (spec/support/cuda), byte by byte against a loop.
+
+local folder = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "")
+
+describe("the kernels of libsluice_cuda", function()
+   local function driver(arguments, environment)
+      local file = io.open(folder .. "spec/kernels_driver")
+      if not file then
+         pending("libsluice_cuda was not built: nvcc or nccl.h was not found")
+         return
+      end
+      file:close()
+      local pipe = assert(io.popen(("%s LD_LIBRARY_PATH=%sspec/cuda %sspec/kernels_driver %s 2>&1"):format(environment or "", folder,
+         folder, arguments)))
+      local text = pipe:read("*a")
+      pipe:close()
+      return text
+   end
+
+   it("copy random strided boxes of up to nine dims, at any alignment, as a loop over single bytes does", function()
+      local seed = tonumber(os.getenv("SLUICE_SEED")) or os.time()
+      local text = driver(seed .. " 60")
+      if text then
+         assert.truthy(text:find("^seed %d+: 60 cases, %d+ bytes: equal\n$"), text)
+      end
+   end)
+
+   it("are refused by name for a GPU that they are not compiled for", function()
+      local text = driver("1 1", "SLUICE_CUDA_ON_CPU_OLD=1")
+      if text then
+         assert.equal("seed 1: runtime: GPU 0 is older than those that the plugin has kernels for\n", text)
+      end
+   end)
+end)
