@@ -15,14 +15,20 @@
  *     sluice_shutdown, sluice_engine_destroy
  *
  * Pointers. An engine, a name and what a call fills in must not be NULL unless a comment allows it; an `error` always may be.
+ * An output pointer is NULL after a failure.
  *
- * Threads. One engine is used by one thread at a time; two engines are independent. sluice_cancel may be called from any
- * thread at any moment. Callbacks run on the thread that made the call, save `progress` and `log`, which may also run on
- * the thread that moves bytes. From init to shutdown an engine has one more thread, which tells the other ranks that this
- * one lives while the host is busy; it calls nothing of the host, and what it learns, the next call says. A process that
- * forks must not use the engine in the child. A call from a callback, from a second thread while another call is under way,
- * or in a forked child is STATE and changes nothing; sluice_engine_destroy is then only logged. sluice_engine_state,
- * sluice_version and sluice_cancel are exempt.
+ * Threads. One engine is used by one thread at a time, any one; two engines are independent, also in one process.
+ * sluice_cancel may be called from any thread at any moment until destroy: it is the way to end a call from outside.
+ * Callbacks run on the thread that made the call, save `progress` and `log`, which may also run on the thread that moves
+ * bytes. A call from a callback, from a second thread while another call is under way, or in a forked child is STATE and
+ * changes nothing; sluice_engine_destroy is then only logged. sluice_engine_state, sluice_version and sluice_cancel are exempt.
+ *
+ * Ordering. create, then registrations in any order, then init; updates one after the other; shutdown, and init again or
+ * destroy. init, reload_rules, start_update, update, finish_update and abort_update are made by every rank, in the same order: a
+ * rank that makes another one is told so. When update returns on a worker, its live tensors hold the new values for any
+ * thread that the host's own synchronisation orders after the call; while it runs, they may hold parts of both. So a host
+ * that serves meanwhile keeps what computes away from live tensors from start_update to finish_update, or gives Sluice a second
+ * set of tensors and swaps.
  *
  * Ownership. What is passed in is copied before the call returns, except the tensors themselves: live tensors and source
  * shards stay the caller's memory and must stay valid, at the same address, from init to shutdown; a source may be
@@ -30,9 +36,23 @@
  *
  * Failure. A call that can fail returns a sluice_status and, where an error is given, fills it with one message that names
  * the place, what was found and what the rule is. Before READY, an error on any rank reaches every rank. After READY an
- * invalid request changes nothing. A failure while bytes move leaves every engine FAILED: shutdown, then init again.
+ * invalid request changes nothing. A failure while bytes move stops the group: every engine is FAILED, each rank's call says
+ * which rank failed and why, and only shutdown is left, then init again. Every wait has a deadline. Beside the statuses
+ * that a call names, each may return NO_MEMORY, SYSTEM and INTERNAL, each with an engine STATE (see Threads), and those
+ * that wait for other ranks TIMEOUT, PEER and CANCELLED.
  *
- * The library prints nothing, exits never, installs no signal handler and changes no process-wide state.
+ * The process. The library prints nothing, exits never, installs no signal handler (and raises no SIGPIPE), and changes no
+ * locale, environment, working directory, umask or resource limit. From init to shutdown an engine has one more thread, which
+ * tells the other ranks that this one lives while the host is busy; it calls nothing of the host, and what it learns, the next call says. Calls may
+ * start threads that end with them; only the look-up of a host name may outlive its call, so that dlclose leaves the library
+ * mapped. No signal is delivered to these threads. A process that forks must not use the engine in the child. Rule files are looked for along SLUICE_RULES_PATH, XDG_DATA_HOME and HOME (see options.rules); with a
+ * GPU transport, SLUICE_CUDA_PLUGIN names the plugin. No other variable is read, but by the libraries that Sluice is linked to.
+ *
+ * Versions. A change of the first number, or below 1.0 of the second, may break hosts and changes the library's soname;
+ * other releases only add. So that they can, structs that a host gives begin with their size, as sizeof and the
+ * initialisers say it: a struct of an older header works, and means what it meant; one of a newer header works as long as what this
+ * library does not know is 0. A member that is added later means with 0 what was before it was there. Members called
+ * `reserved` must be 0.
  */
 #ifndef SLUICE_H
 #define SLUICE_H
@@ -49,9 +69,14 @@ extern "C" {
 #define SLUICE_API __attribute__((visibility("default")))
 #endif
 
+/* Of this header. */
 #define SLUICE_VERSION_MAJOR 0
 #define SLUICE_VERSION_MINOR 1
 #define SLUICE_VERSION_PATCH 0
+#define SLUICE_VERSION "0.1.0"
+
+/* Of the library that runs, "0.1.0". Static storage. */
+SLUICE_API const char *sluice_library_version(void);
 
 /* ---- status and error ------------------------------------------------------------------------------------------- */
 
@@ -83,7 +108,8 @@ SLUICE_API const char *sluice_status_text(sluice_status status);
 #define SLUICE_ERROR_TEXT 4096
 
 /*
- * One error. Initialise with SLUICE_ERROR_INIT; a call that succeeds leaves it untouched. `rank` is the rank that failed,
+ * One error. Initialise with SLUICE_ERROR_INIT; a call that succeeds leaves it untouched. A call with an error that is
+ * smaller than that is INVALID, does nothing and can only log why. `rank` is the rank that failed,
  * the lowest where several did, this one where its own input was wrong and no other rank could be told, -1 where no single
  * rank did. `stage` is the step (init, source, destination, data plane, runtime, update, ...). `text` is a whole sentence
  * with the stage in front, always terminated, UTF-8 without control characters save newline and tab; where ranks failed it
@@ -137,9 +163,10 @@ typedef struct sluice_callbacks {
     sluice_status (*reload_begin)(void *user, sluice_error *error); /* before the first full parameter's update; only if the plan has one */
     sluice_status (*load_weights)(void *user, sluice_weights *weights, sluice_error *error); /* once a batch that has a full parameter */
     sluice_status (*reload_end)(void *user, sluice_error *error); /* in finish, if reload_begin ran */
+    void (*reserved[4])(void);
 } sluice_callbacks;
 
-#define SLUICE_CALLBACKS_INIT { sizeof(sluice_callbacks), NULL, NULL, NULL, NULL, NULL, NULL }
+#define SLUICE_CALLBACKS_INIT { sizeof(sluice_callbacks), NULL, NULL, NULL, NULL, NULL, NULL, { NULL, NULL, NULL, NULL } }
 
 /* Deadlines of one kind of wait each, in seconds; 0 means options.timeout_s. */
 typedef struct sluice_timeouts {
@@ -148,6 +175,7 @@ typedef struct sluice_timeouts {
     double update;   /* one batch */
     double finish;
     double shutdown; /* to hand over what others still have to hear; never more than 1 s */
+    double reserved[3];
 } sluice_timeouts;
 
 /*
@@ -188,7 +216,7 @@ typedef struct sluice_options {
     bool insecure_control;
 } sluice_options;
 
-#define SLUICE_TIMEOUTS_INIT { 0, 0, 0, 0, 0 }
+#define SLUICE_TIMEOUTS_INIT { 0, 0, 0, 0, 0, { 0, 0, 0 } }
 /* In the order of the fields; what is not 0 or NULL: listen_fd -1, the callbacks, key_fd -1. */
 #define SLUICE_OPTIONS_INIT                                                                                            \
     { sizeof(sluice_options), 0, NULL, NULL, NULL, 0, -1, 0, SLUICE_CALLBACKS_INIT, SLUICE_TIMEOUTS_INIT, 0, NULL, -1, false }

@@ -63,6 +63,27 @@ function check.found(value)
    return tostring(value)
 end
 
+--- Reads a text that must be a JSON object.
+-- @return the object; or nil, what was found in its place, and whether the text is no JSON at all
+function check.read_object(text)
+   local value, problem = core.json(text)
+   if value == nil then
+      return nil, problem, true
+   elseif is_object(value) or (type(value) == "table" and next(value) == nil and text:find("^%s*{")) then
+      return value
+   end
+   return nil, check.found(value), false
+end
+
+--- Reads the attributes of a live tensor, which must be a JSON object.
+function check.attributes(live, text)
+   local value, found = check.read_object(text)
+   if not value then
+      check.raise("INVALID", ("live tensor '%s': its attributes (%s) must be a JSON object"):format(check.shorten(live), found))
+   end
+   return value
+end
+
 --- Raises "<path> (<found>) <rule>". The path is given in pieces: names are joined by dots, numbers n become [n - 1].
 function check.fail(value, rule, ...)
    check.raise("INVALID", ("%s (%s) %s"):format(check.path(...), check.found(value), rule))

@@ -59,12 +59,7 @@ end
 
 local function read_attributes(context, name, live)
    if not live.attributes then
-      local value, problem = core.json(context.plan.attributes(live.number))
-      if value == nil or not (check.is_object(value) or next(value) == nil) then
-         check.raise("INVALID", ("live tensor '%s': its attributes (%s) must be a JSON object"):format(check.shorten(name),
-            value == nil and problem or check.found(value)))
-      end
-      live.attributes = value
+      live.attributes = check.attributes(name, context.plan.attributes(live.number))
    end
    return live
 end
@@ -465,11 +460,11 @@ end
 
 --- Checks a host's description.
 function resolve.check_host(text)
-   local value, problem = core.json(text)
-   if value == nil then
+   local value, problem, malformed = check.read_object(text)
+   if malformed then
       check.raise("INVALID", "the host's description: " .. problem)
-   elseif not check.is_object(value) and not (check.is_list(value) and next(value) == nil and text:find("^%s*{")) then
-      check.fail(value, "must be a JSON object", "the host's description")
+   elseif not value then
+      check.raise("INVALID", ("the host's description (%s) must be a JSON object"):format(problem))
    end
 end
 

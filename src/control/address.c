@@ -4,12 +4,12 @@
 #include "base/error.h"
 #include "base/flag.h"
 #include "base/memory.h"
+#include "base/thread.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,24 +66,13 @@ static void *look_up(void *context)
     return NULL;
 }
 
-/* The host's signals stay with the host's threads. */
 static int start_thread(lookup *job)
 {
-    sigset_t all, before;
     pthread_t thread;
-    pthread_attr_t attributes;
-    int code = pthread_attr_init(&attributes);
-    if (code != 0)
-        return code;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     job->users++;
-    code = pthread_create(&thread, &attributes, look_up, job);
+    int code = slc_thread_start(&thread, true, look_up, job);
     if (code != 0)
         job->users--;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     return code;
 }
 

@@ -2,11 +2,11 @@
 #include "control/keeper.h"
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "control/round.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <time.h>
 
 struct slc_keeper {
@@ -123,14 +123,9 @@ static void *keep(void *argument)
     return NULL;
 }
 
-/* The host's signals stay with the host's threads. */
 static int start_thread(struct slc_keeper *keeper)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&keeper->thread, NULL, keep, keeper);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int code = slc_thread_start(&keeper->thread, false, keep, keeper);
     if (code == 0)
         pthread_setname_np(keeper->thread, "sluice-beat");
     return code;

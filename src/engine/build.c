@@ -171,7 +171,7 @@ static sluice_status agree_on_settings(slc_stages *stages, sluice_error *error)
     if (session->info.has_unique_id) /* its digest may be told, the id never */
         (void)slc_digest(session->info.unique_id, sizeof session->info.unique_id, unique_id, &failed);
     slc_buffer lines = { 0 };
-    slc_buffer_text(&lines, "library=%s\ntransport=%s\nunique_id=%s\nmax_cta=%d\nbeat_s=%g\n", SLUICE_VERSION_TEXT,
+    slc_buffer_text(&lines, "library=%s\ntransport=%s\nunique_id=%s\nmax_cta=%d\nbeat_s=%g\n", SLUICE_VERSION,
                     options->transport == NULL ? "host" : options->transport, unique_id, session->info.max_cta, options->beat_s);
     if (stages->mine.status == SLUICE_OK) { /* a rank whose preparation failed says that in the next round, and no settings in this one */
         slc_buffer_text(&lines, "plan=%s\n", build->commit_token);

@@ -1,4 +1,5 @@
 /* engine.c: creating an engine and telling it what this rank owns. Nothing here talks to another rank. */
+#include "base/given.h"
 #include "base/text.h"
 #include "control/word.h"
 #include "engine/engine.h"
@@ -67,11 +68,30 @@ static sluice_status check_deadlines(const sluice_options *options, sluice_error
     return status == SLUICE_OK ? check_seconds("beat_s", options->beat_s, 0.05, 3600, DEFAULT_BEAT_S, error) : status;
 }
 
-static sluice_status check_size(const sluice_options *options, sluice_error *error)
+/* What the host gives, in this library's form; what an older host does not know of has its initial value. */
+static sluice_status read_options(const sluice_options *given, sluice_options *options, sluice_error *error)
 {
-    if (options == NULL || options->size != sizeof *options || options->callbacks.size != sizeof options->callbacks)
-        return slc_fail(error, SLUICE_INVALID, "create", "options.size does not name a known version; start from SLUICE_OPTIONS_INIT");
-    return SLUICE_OK;
+    *options = (sluice_options)SLUICE_OPTIONS_INIT;
+    sluice_status status = slc_given_read(given, options, sizeof *options, offsetof(sluice_options, timeouts), "create", "options",
+                                          "sluice_options", error);
+    if (status != SLUICE_OK)
+        return status;
+    sluice_callbacks callbacks = SLUICE_CALLBACKS_INIT; /* inside of options: what is there is there, whatever its size says */
+    if (options->callbacks.size > sizeof callbacks)
+        return slc_fail(error, SLUICE_INVALID, "create", "options.callbacks.size (%u) must be sizeof(sluice_callbacks), which is %zu",
+                        options->callbacks.size, sizeof callbacks);
+    status = slc_given_read(&options->callbacks, &callbacks, sizeof callbacks, offsetof(sluice_callbacks, reserved), "create",
+                            "options.callbacks", "sluice_callbacks", error);
+    options->callbacks = callbacks;
+    for (size_t i = 0; i < sizeof callbacks.reserved / sizeof callbacks.reserved[0] && status == SLUICE_OK; i++)
+        if (callbacks.reserved[i] != NULL)
+            status = slc_fail(error, SLUICE_INVALID, "create", "options.callbacks.reserved[%zu] must be NULL: libsluice "
+                              SLUICE_VERSION " has no such callback", i);
+    for (size_t i = 0; i < sizeof options->timeouts.reserved / sizeof options->timeouts.reserved[0] && status == SLUICE_OK; i++)
+        if (options->timeouts.reserved[i] != 0)
+            status = slc_fail(error, SLUICE_INVALID, "create", "options.timeouts.reserved[%zu] (%g) must be 0: libsluice "
+                              SLUICE_VERSION " has no such deadline", i, options->timeouts.reserved[i]);
+    return status;
 }
 
 static sluice_status check_options(const sluice_options *options, sluice_error *error)
@@ -146,19 +166,22 @@ static sluice_status make_engine(const sluice_options *options, sluice_engine **
     return SLUICE_OK;
 }
 
-sluice_status sluice_engine_create(const sluice_options *options, sluice_engine **engine, sluice_error *error)
+sluice_status sluice_engine_create(const sluice_options *given, sluice_engine **engine, sluice_error *error)
 {
+    if (!slc_given_error(error))
+        return SLUICE_INVALID; /* nothing can be written there */
     if (engine == NULL)
         return slc_fail(error, SLUICE_INVALID, "create", "engine (NULL) must point to where the engine goes");
     *engine = NULL;
-    sluice_status status = check_size(options, error);
+    sluice_options options;
+    sluice_status status = read_options(given, &options, error);
     if (status != SLUICE_OK)
         return status;
-    status = check_options(options, error);
+    status = check_options(&options, error);
     if (status == SLUICE_OK)
-        return make_engine(options, engine, error);
-    if (options->key_fd >= 0)
-        close(options->key_fd);
+        return make_engine(&options, engine, error);
+    if (options.key_fd >= 0)
+        close(options.key_fd);
     return status;
 }
 
@@ -198,8 +221,6 @@ static sluice_status must_be_new(const sluice_engine *engine, const char *what, 
 
 static sluice_status read_live(const sluice_live *given, slc_live *live, sluice_error *error)
 {
-    if (given == NULL || given->size != sizeof *given)
-        return slc_fail(error, SLUICE_INVALID, STAGE, "live.size does not name a known version; set it to sizeof(sluice_live)");
     if (given->name == NULL || given->dtype == NULL)
         return slc_fail(error, SLUICE_INVALID, STAGE, "a live tensor needs a name and a dtype");
     *live = (slc_live){ .name = given->name, .ndim = (int)given->ndim, .data = given->data };
@@ -228,12 +249,39 @@ static sluice_status read_live(const sluice_live *given, slc_live *live, sluice_
     return SLUICE_OK;
 }
 
-static sluice_status add_live(sluice_engine *engine, const sluice_live *live, sluice_error *error)
+/* Whether rules can read them; the same text again, as most tensors have it, is not read again. */
+static sluice_status check_attributes(sluice_engine *engine, const slc_live *live, sluice_error *error)
+{
+    slc_checker *checker = &engine->checker;
+    if (strcmp(live->attributes, "{}") == 0 || (checker->good != NULL && strcmp(live->attributes, checker->good) == 0))
+        return SLUICE_OK;
+    sluice_status status = checker->script == NULL ? slc_script_create(&engine->log, &checker->script, error) : SLUICE_OK;
+    if (status == SLUICE_OK)
+        status = slc_script_check_attributes(checker->script, STAGE, live->name, live->attributes, error);
+    if (status == SLUICE_OK) {
+        slc_release(checker->good);
+        checker->good = slc_duplicate(live->attributes); /* NULL: read again the next time */
+    }
+    return status;
+}
+
+void slc_checker_clear(slc_checker *checker)
+{
+    slc_script_destroy(checker->script);
+    slc_release(checker->good);
+    *checker = (slc_checker){ 0 };
+}
+
+static sluice_status add_live(sluice_engine *engine, const sluice_live *given, sluice_error *error)
 {
     slc_live read;
-    sluice_status status = must_be_new(engine, "register_live", error);
+    sluice_live live = { .size = sizeof live };
+    sluice_status status = slc_given_read(given, &live, sizeof live, offsetof(sluice_live, attributes), STAGE, "live", "sluice_live",
+                                          error);
     if (status == SLUICE_OK)
-        status = read_live(live, &read, error);
+        status = read_live(&live, &read, error);
+    if (status == SLUICE_OK)
+        status = check_attributes(engine, &read, error);
     if (status == SLUICE_OK)
         status = slc_live_set_add(&engine->live, &read, error);
     if (status == SLUICE_OK)
@@ -244,7 +292,8 @@ static sluice_status add_live(sluice_engine *engine, const sluice_live *live, sl
 /* A host that goes on without a tensor that it meant to give would have it loaded in another way, or not at all: init says so. */
 static void remember_refusal(sluice_engine *engine, const sluice_live *live, const sluice_error *found)
 {
-    bool named = live != NULL && live->name != NULL && live->name[0] != '\0' && strlen(live->name) < sizeof engine->refused_name;
+    bool named = live != NULL && live->size >= offsetof(sluice_live, attributes) && live->name != NULL &&
+                 live->name[0] != '\0' && strlen(live->name) < sizeof engine->refused_name;
     if (!named || engine->refused.status != SLUICE_OK)
         return;
     snprintf(engine->refused_name, sizeof engine->refused_name, "%s", live->name);
@@ -254,11 +303,13 @@ static void remember_refusal(sluice_engine *engine, const sluice_live *live, con
 sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error)
 {
     sluice_error found = SLUICE_ERROR_INIT;
-    sluice_status status = add_live(engine, live, &found);
+    sluice_status status = must_be_new(engine, "register_live", error);
+    if (status != SLUICE_OK)
+        return status;
+    status = add_live(engine, live, &found);
     if (status == SLUICE_OK)
         return SLUICE_OK;
-    if (status != SLUICE_STATE)
-        remember_refusal(engine, live, &found);
+    remember_refusal(engine, live, &found);
     return slc_error_copy(error, &found);
 }
 
@@ -380,6 +431,7 @@ sluice_status sluice_forget(sluice_engine *engine, sluice_error *error)
     if (engine->live.count > 0)
         engine->version[0] = '\0'; /* of tensors that are known no more */
     slc_live_set_clear(&engine->live);
+    slc_checker_clear(&engine->checker);
     engine->refused.status = SLUICE_OK;
     slc_release(engine->host);
     engine->host = NULL;

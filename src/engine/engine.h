@@ -88,6 +88,12 @@ typedef struct slc_session {
     sluice_progress progress;
 } slc_session;
 
+/* Between the first live tensor with attributes and init: what reads them, and those that were good last. */
+typedef struct slc_checker {
+    slc_script *script;
+    char *good;
+} slc_checker;
+
 struct sluice_engine {
     sluice_options options; /* strings owned */
     sluice_state state;
@@ -98,6 +104,7 @@ struct sluice_engine {
     slc_key *key; /* NULL without one */
 
     slc_live_set live;
+    slc_checker checker;
     sluice_error refused; /* why the first live tensor that was refused was, unless it is registered by now; see init */
     char refused_name[SLC_MAX_NAME + 1];
     char *host; /* JSON, or NULL */
@@ -164,6 +171,8 @@ sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluic
 sluice_status slc_agree_on_settings(slc_group *group, const char *stage, const sluice_error *mine, const slc_buffer *lines,
                                     slc_deadline deadline, sluice_error *error);
 
+void slc_checker_clear(slc_checker *checker); /* engine.c */
+
 /* version.c: round 4, in which each rank also says what it holds; the answer is kept in the session until init has ended well. */
 sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mine, slc_deadline deadline, sluice_error *error);
 void slc_take_version(sluice_engine *engine);
@@ -181,7 +190,8 @@ void slc_progress_say(sluice_engine *engine, bool last);
 
 /*
  * lifecycle.c. Calls that wait, move or call the host back claim the engine and leave it at their end; the others only ask
- * whether it is idle. STATE from a callback, from another thread meanwhile, and in a forked child, which has no beats.
+ * whether it is idle. STATE from a callback, from another thread meanwhile, and in a forked child, which has no beats;
+ * INVALID where the host's error is not one that can be written.
  */
 sluice_status slc_engine_idle(const sluice_engine *engine, const char *stage, const char *call, sluice_error *error);
 sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const char *call, sluice_error *error);

@@ -8,6 +8,8 @@
  */
 #include "engine/engine.h"
 
+#include "base/given.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -199,6 +201,7 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
     if (status != SLUICE_OK)
         return status;
     sluice_error found = SLUICE_ERROR_INIT; /* the caller may not want one; the stages always do */
+    slc_checker_clear(&engine->checker);
     if (engine->state != SLUICE_STATE_NEW)
         status = slc_fail(&found, SLUICE_STATE, "init", "the engine is %s; call shutdown before a second init",
                           sluice_state_text(engine->state));
@@ -215,6 +218,8 @@ sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t l
 sluice_status sluice_seal_init_info(const char *json, size_t length, char **sealed, sluice_error *error)
 {
     *sealed = NULL;
+    if (!slc_given_error(error))
+        return SLUICE_INVALID;
     if (json == NULL)
         return slc_fail(error, SLUICE_INVALID, "init", "init_info (NULL) must be JSON");
     slc_script *script;

@@ -1,6 +1,8 @@
 /* lifecycle.c: how things end: a failure that every rank learns of, abort, cancel, shutdown. */
 #include "engine/engine.h"
 
+#include "base/given.h"
+
 #include <string.h>
 #include <unistd.h>
 
@@ -19,6 +21,11 @@ static sluice_status refuse_within(const char *stage, const char *call, sluice_e
 
 sluice_status slc_engine_idle(const sluice_engine *engine, const char *stage, const char *call, sluice_error *error)
 {
+    if (!slc_given_error(error)) {
+        slc_say(&engine->log, SLUICE_LOG_ERROR, "%s: error.size (%u) must be at least %zu; start from SLUICE_ERROR_INIT", call, error->size,
+                sizeof *error);
+        return SLUICE_INVALID;
+    }
     if (engine->process != getpid())
         return slc_fail(error, SLUICE_STATE, stage, "%s in a forked child: the engine is that of process %d", call, (int)engine->process);
     return slc_flag_raised(&engine->busy) ? refuse_within(stage, call, error) : SLUICE_OK;

@@ -9,6 +9,8 @@
 #include "engine/engine.h"
 
 #include "base/available.h"
+#include "base/given.h"
+#include "base/thread.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -191,6 +193,8 @@ static void give_back(struct slc_staging *staging, struct slot *slot)
 
 sluice_status sluice_weights_next(sluice_weights *weights, const sluice_tensor **tensor, sluice_error *error)
 {
+    if (!slc_given_error(error))
+        return SLUICE_INVALID;
     struct slc_staging *staging = weights->staging;
     sluice_status status = SLUICE_OK;
     struct slot *slot = NULL;
@@ -218,6 +222,8 @@ sluice_status sluice_weights_next(sluice_weights *weights, const sluice_tensor *
 
 sluice_status sluice_weights_keep(sluice_weights *weights, const sluice_tensor *tensor, sluice_error *error)
 {
+    if (!slc_given_error(error))
+        return SLUICE_INVALID;
     struct slc_staging *staging = weights->staging;
     sluice_status status = SLUICE_OK;
     pthread_mutex_lock(&staging->mutex);
@@ -275,7 +281,7 @@ sluice_status slc_staging_run(sluice_engine *engine, slc_deadline deadline, slui
     struct slc_staging *staging = engine->session->build->staging;
     pthread_t mover;
     reset(staging, deadline);
-    int failed = pthread_create(&mover, NULL, move_batch, staging);
+    int failed = slc_thread_start(&mover, false, move_batch, staging);
     if (failed != 0)
         return slc_fail_errno(error, failed, "update", "cannot start the mover thread");
     sluice_error host = SLUICE_ERROR_INIT;

@@ -324,6 +324,20 @@ sluice_status slc_script_describe_host(slc_script *script, const char *json, siz
     return SLUICE_OK;
 }
 
+static int push_attributes(lua_State *L, void *context)
+{
+    const char *const *given = context;
+    lua_pushstring(L, given[0]);
+    lua_pushstring(L, given[1]);
+    return 2;
+}
+
+sluice_status slc_script_check_attributes(slc_script *script, const char *stage, const char *live, const char *json, sluice_error *error)
+{
+    const char *given[] = { live, json };
+    return slc_script_call(script, stage, "sluice.check", "attributes", push_attributes, NULL, given, error);
+}
+
 sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set *live, const char *rules, slc_arena *arena,
                           slc_resolution *resolution, sluice_error *error)
 {

@@ -22,6 +22,9 @@ typedef struct slc_resolution {
 /* Checks that `json` is an object; the copy is kept in the script for the next resolve. */
 sluice_status slc_script_describe_host(slc_script *script, const char *json, size_t length, sluice_error *error);
 
+/* INVALID unless `json` is an object, which the rules can then read as that live tensor's attributes. */
+sluice_status slc_script_check_attributes(slc_script *script, const char *stage, const char *live, const char *json, sluice_error *error);
+
 /*
  * Fills in every destination of `plan` on a worker. `rules` is a path, a family's name or NULL (the default resolver).
  * Every decision carries its reason and place (a rule's "file:line"). The plan is complete afterwards; nothing in it
