@@ -52,6 +52,7 @@ return {
    -- reason (quantized, several stages); here it is said which cases this file knows how to place.
    full = policy { quantization = "fp8", pipeline = true },
    -- Beside a weight stands its `..._scale_inv`, one number for each block: it goes as the weight's rule says, counted in blocks.
+   -- { 1, "*" } would be a number for each row.
    scales = { ending = "_scale_inv", block = block },
    -- What a parameter without a rule gets: "error", "default" (the default resolver) or "full".
    otherwise = "error",

@@ -42,7 +42,10 @@ local function expand(pattern)
    local items, listed = { { text = pattern, bound = {} } }, {}
    while true do
       local first, last, name, values = find(items[1].text, "{([%a_][%w_]*)=([^{}]*)}")
-      if not first then
+      local outer = items[1].text:match("{([%a_][%w_]*)=[^{}]*{")
+      if outer then
+         return nil, ("has a capture among the values of {%s=...}, which are plain texts; that is two patterns"):format(outer)
+      elseif not first then
          return items, nil, listed
       elseif listed[name] then
          return nil, ("captures {%s} twice"):format(name)

@@ -37,21 +37,23 @@ function numbers.pick(capture, list)
    return made("pick", { capture = capture, list = copy, several = several })
 end
 
--- A number that is several: each entry of a list, or each of 0 to count - 1, times `step`, from `start` on. The strip that it
--- stands in is made once for each.
+-- A number that is several: each entry of a list, or each of 0 to count - 1, times `step`, from `start` on, which may itself be
+-- an each of as many. The strip that it stands in is made once for each.
 function numbers.each(list, step, start)
    local count = type(list) == "number" and integer(list, "each", 1, MOST_EACH)
    if not count and (type(list) ~= "table" or kind(list) or #list == 0 or #list > MOST_EACH) then
       raise("each (%s) needs how many, or a list of 1 to %d numbers", shown(list), MOST_EACH)
    end
    step = step == nil and 1 or integer(step, "each: step", 0)
-   start = start == nil and 0 or integer(start, "each: start", 0)
+   local starts = kind(start) == "each" and sealed.open(start).each
+   if starts and #starts ~= (count or #list) then
+      raise("each of %d has a start that is an each of %d", count or #list, #starts)
+   end
+   start = starts and 0 or start == nil and 0 or integer(start, "each: start", 0)
    local values = {}
    for i = 1, count or #list do
-      values[i] = (count and i - 1 or type(list[i]) == "number" and list[i] or -1) * step + start
-      if values[i] ~= math.floor(values[i]) or values[i] < start or values[i] > sealed.largest then
-         raise("each[%d] (%s) must be an integer of at least 0", i - 1, shown(list[i]))
-      end
+      local entry = count and i - 1 or integer(list[i], ("each[%d]"):format(i - 1), 0)
+      values[i] = integer(entry * step + (starts and starts[i] or start), ("each[%d]"):format(i - 1), 0)
    end
    return made("each", { each = values })
 end

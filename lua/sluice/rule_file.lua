@@ -156,8 +156,8 @@ local function check_scales(file, value)
    end
    local block = { unpack(value.block) } -- of its own: another file may hold the host's list, too
    for i, size in ipairs(block) do
-      if type(size) ~= "number" or size % 1 ~= 0 or size < 1 then
-         fail(file, "scales", "scales: block[%d] (%s) must be an integer of at least 1", i, words.shown(size))
+      if size ~= "*" and (type(size) ~= "number" or size % 1 ~= 0 or size < 1) then
+         fail(file, "scales", 'scales: block[%d] (%s) must be an integer of at least 1, or "*" for all of the dim', i, words.shown(size))
       end
    end
    return { ending = value.ending, block = block }

@@ -1,10 +1,13 @@
 --- Scales that come beside quantized weights, one for each block of elements: finds whose scale a parameter is, and counts
--- what a rule says of the weight in blocks. Who announces, decides and hands over is resolve.lua's matter.
+-- what a rule says of the weight in blocks. A block may be a whole dim ("*"): one scale for a row. Who announces, decides and
+-- hands over is resolve.lua's matter.
 -- @module sluice.scales
 
 local words = require "sluice.words"
 
 local scales = {}
+
+local WHOLE = "*" -- all of a dim
 
 --- Pairs weights with their scales. A scale that no rule of its own names gets `weight` and goes by its weight's name, `ruled`;
 -- where nobody announces that weight, `weight` is false. Each weight gets its `scale`.
@@ -33,7 +36,7 @@ function scales.partner(set, param)
    local is_scale = param.weight ~= nil
    if is_scale or param.scale then
       return is_scale and param.ruled or param.scale.canonical
-   elseif set.scales and param.dtype:find("^float8_e[45]m") then
+   elseif set.scales and (param.dtype:find("^float8_e[45]m") or param.dtype == "int8") then
       return param.canonical .. set.scales.ending
    end
 end
@@ -68,6 +71,8 @@ local function slice_in_blocks(slice, unit, key, fail)
    local made = copy(slice)
    if unit == 1 then
       return made
+   elseif unit == WHOLE then
+      fail("%s takes a part of dim %d, all of which shares a scale", key, slice.dim)
    elseif made.kind == "index" then
       fail("%s takes one index of dim %d, of which %.0f share a scale", key, slice.dim, unit)
    elseif slice.step ~= 1 then
@@ -86,11 +91,13 @@ local function slices_in_blocks(list, units, key, fail)
    return made
 end
 
--- A cut may leave a part of a block only at the end of the weight.
+-- A cut may leave a part of a block only at the end of the weight; of a whole dim's scale each part has it all: nil.
 local function cut_in_blocks(shard, size, extents, units, fail)
    local made, unit, extent = copy(shard), units[shard.dim + 1] or 1, extents[shard.dim + 1]
    local parts = shard.parts or size
-   if not extent or not (shard.chunk or parts > 1) then
+   if unit == WHOLE then
+      return nil
+   elseif not extent or not (shard.chunk or parts > 1) then
       return made
    end
    local what, piece = ("a worker's part of dim %d"):format(shard.dim), shard.chunk or math.ceil(extent / parts)
@@ -104,7 +111,7 @@ local function cut_in_blocks(shard, size, extents, units, fail)
 end
 
 --- What a strip says of a weight, counted in blocks: for its scale.
--- @param block elements that share a scale, of the weight's last dims
+-- @param block elements that share a scale, of the weight's last dims; "*": all of the dim
 -- @param weight the weight's shape
 -- @param said { at =, from =, layout =, permute = }, with its picks filled in
 -- @param size function(axis) -> the size of an axis of the workers
@@ -135,9 +142,11 @@ function scales.in_blocks(block, weight, said, size, fail)
       end
    end
    local layout = {}
-   for i, placement in ipairs(said.layout) do
-      local is_shard = kind_of(placement) == "shard"
-      layout[i] = is_shard and cut_in_blocks(placement, size(placement.axis), extents, strip_units, fail) or placement
+   for _, placement in ipairs(said.layout) do
+      if kind_of(placement) == "shard" then
+         placement = cut_in_blocks(placement, size(placement.axis), extents, strip_units, fail)
+      end
+      layout[#layout + 1] = placement
    end
    return slices_in_blocks(said.from, units, "from", fail), slices_in_blocks(said.at, live_units, "at", fail), layout
 end

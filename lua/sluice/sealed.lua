@@ -85,8 +85,9 @@ end
 --- The value, which must be an integer in [low, high].
 function sealed.integer(value, what, low, high)
    if type(value) ~= "number" or value ~= math.floor(value) or value < low or value > (high or LARGEST) then
+      local bounded = high and high < LARGEST or type(value) == "number" and value > LARGEST and value < math.huge
       sealed.raise("%s (%s) must be an integer%s", what, sealed.shown(value),
-         high and high < LARGEST and (" from %.0f to %.0f"):format(low, high) or (" of at least %.0f"):format(low))
+         bounded and (" from %.0f to %.0f"):format(low, high or LARGEST) or (" of at least %.0f"):format(low))
    end
    return value
 end

@@ -3,29 +3,12 @@
 -- scripts/families prints it as a table; specs assert it.
 
 local cjson = require "cjson"
-local ffi = require "ffi"
+local filled = require "spec.support.loader.checkpoint"
 local loader = require "spec.support.loader"
-local tensor = require "spec.support.loader.tensor"
 local safetensors = require "spec.support.safetensors"
+local workers = require "spec.support.loader.workers"
 
 local families = { cases = require "spec.support.families_cases" }
-
-local bits = require "bit"
-
--- ---- the checkpoint ----
-
--- Random bytes that are the same for the same seed, on every machine.
-local function random_bytes(count, seed)
-   local words = math.ceil(count / 4)
-   local bytes, state = ffi.new("uint32_t[?]", words + 1), bits.bor(seed, 1)
-   for i = 0, words - 1 do
-      state = bits.bxor(state, bits.lshift(state, 13))
-      state = bits.bxor(state, bits.rshift(state, 17))
-      state = bits.bxor(state, bits.lshift(state, 5))
-      bytes[i] = state
-   end
-   return ffi.string(bytes, count)
-end
 
 -- What the loader goes by: the published keys, and what the case says beside them.
 local function loader_config(case)
@@ -41,15 +24,7 @@ end
 -- Writes the case's checkpoint into `folder` and keeps its tensors in memory.
 local function make_checkpoint(case, folder, seed)
    local config = loader_config(case)
-   local list, tensors = {}, {}
-   for i, entry in ipairs(loader.family(case.family).checkpoint(config)) do
-      local name, shape, dtype = entry[1], entry[2], entry[3] or config.dtype
-      local tied = config.announce_tied and name:find("lm_head%.weight$") and tensors["model.embed_tokens.weight"]
-      local bytes = tied and tied:bytes() or random_bytes(tensor.size_of(dtype, shape), seed + i * 7919)
-      list[i] = { name = name, dtype = dtype, shape = shape, bytes = bytes }
-      tensors[name] = tensor.over(dtype, shape, ffi.cast("const uint8_t *", bytes), 0)
-      tensors[name].keep = bytes
-   end
+   local list, tensors = filled.make(loader.family(case.family), config, seed)
    safetensors.write_checkpoint(folder, list, case.files or 1)
    local file = assert(io.open(folder .. "/config.json", "w"))
    file:write(cjson.encode(case.config))
@@ -58,47 +33,6 @@ local function make_checkpoint(case, folder, seed)
 end
 
 -- ---- the deployment ----
-
-local function axes_of(...)
-   local axes = {}
-   for _, axis in ipairs({ ... }) do
-      if axis[2] > 1 then
-         axes[#axes + 1] = axis
-      end
-   end
-   return #axes > 0 and axes or { { "tp", 1 } }
-end
-
--- The workers' meshes. Without expert parallelism (ep 1) tp cuts experts, too; else ep lies over tp, or over dp and tp.
-local function worker_of(size)
-   local worker = { mesh = axes_of({ "dp", size.dp }, { "pp", size.pp }, { "tp", size.tp }) }
-   if size.ep > 1 then
-      local over_all = size.ep == size.dp * size.tp
-      worker.expert_mesh = over_all and axes_of({ "pp", size.pp }, { "ep", size.ep })
-         or axes_of({ "dp", size.dp }, { "pp", size.pp }, { "ep", size.ep })
-   end
-   return worker
-end
-
-local function coordinates(axes, rank)
-   local at = {}
-   for i = #axes, 1, -1 do
-      at[axes[i][1]] = rank % axes[i][2]
-      rank = math.floor(rank / axes[i][2])
-   end
-   return at
-end
-
--- Where a worker stands, as the loader wants it told.
-local function place_of(worker, size, rank)
-   local dense = coordinates(worker.mesh, rank)
-   local expert = coordinates(worker.expert_mesh or worker.mesh, rank)
-   local whole = size.ep > 1
-   return {
-      tp = size.tp, tp_rank = dense.tp or 0, pp = size.pp, pp_rank = dense.pp or 0, ep = size.ep, ep_rank = expert.ep or 0,
-      moe_tp = whole and 1 or size.tp, moe_tp_rank = whole and 0 or dense.tp or 0,
-   }
-end
 
 --- The layouts of trainers, one for each size in turn.
 local dense_trainers = {
@@ -120,8 +54,8 @@ local function deployment_of(case, checkpoint, size, number, options)
       model[key] = value
    end
    return {
-      model = model, trainer = options.trainer or trainers[number % #trainers + 1], worker = worker_of(size), rules = options.rules or model.family,
-      updates = 1, batches = number % 3 + 1, timeout_s = 60,
+      model = model, trainer = options.trainer or trainers[number % #trainers + 1], worker = workers.meshes(size),
+      rules = options.rules or model.family, updates = 1, batches = number % 3 + 1, timeout_s = 60,
    }
 end
 
@@ -154,57 +88,16 @@ local function read_text(path)
    return text
 end
 
-local function sorted(set)
-   local names = {}
-   for name in pairs(set) do
-      names[#names + 1] = name
-   end
-   table.sort(names)
-   return names
-end
-
-local function first_difference(a, b)
-   for i = 1, #a do
-      if a:byte(i) ~= b:byte(i) then
-         return i - 1
-      end
-   end
-   return #a
-end
-
--- What differs between a worker's file and the loader's tensors, or nil.
-local function difference(held, wanted)
-   local names, those = sorted(held), sorted(wanted)
-   for i = 1, math.max(#names, #those) do
-      if names[i] ~= those[i] then
-         local only = not names[i] or (those[i] and those[i] < names[i])
-         return only and ("it lacks %s"):format(those[i]) or ("it has %s, which the loader does not know"):format(names[i])
-      end
-   end
-   for _, name in ipairs(names) do
-      local a, b = held[name], wanted[name]
-      local shapes = { table.concat(a.shape, ", "), table.concat(b.shape, ", ") }
-      if a.dtype ~= b.dtype or shapes[1] ~= shapes[2] then
-         return ("%s is %s [%s], the loader's %s [%s]"):format(name, a.dtype, shapes[1], b.dtype, shapes[2])
-      end
-      local mine, theirs = a:bytes(), b:bytes()
-      if mine ~= theirs then
-         return ("%s differs at byte %d of %d"):format(name, first_difference(mine, theirs), #theirs)
-      end
-   end
-   return nil
-end
-
 local function count(text, what)
    return ("%d %s"):format(text, what)
 end
 
 -- What the loader gives for every worker: their tensors, the bytes that each took, and which checkpoint tensors were taken.
 local function load_all(case, checkpoint, size)
-   local worker, all = worker_of(size), { tensors = {}, taken = {}, bytes = 0, of = {}, untouched = {} }
+   local all = { tensors = {}, taken = {}, bytes = 0, of = {}, untouched = {} }
    local family = loader.family(case.family)
-   for rank = 0, size.dp * size.pp * size.tp - 1 do
-      local live, taken, bytes, untouched = loader.load(family, checkpoint.config, checkpoint.tensors, place_of(worker, size, rank))
+   for rank = 0, workers.count(size) - 1 do
+      local live, taken, bytes, untouched = loader.load(family, checkpoint.config, checkpoint.tensors, workers.place(size, rank))
       all.tensors[rank], all.of[rank], all.untouched[rank], all.bytes = live, bytes, untouched, all.bytes + bytes
       for name in pairs(taken) do
          all.taken[name] = true
@@ -245,7 +138,7 @@ local function judge(cell, run, all, folder)
       and must(run.bytes_received == all.bytes, "the workers received %d bytes; the loader writes %d", run.bytes_received, all.bytes)
    cell.exact = true
    for rank = 0, #all.tensors do
-      local text = difference(safetensors.read(("%s/worker-%d.safetensors"):format(folder, rank)), all.tensors[rank])
+      local text = loader.difference(safetensors.read(("%s/worker-%d.safetensors"):format(folder, rank)), all.tensors[rank])
       cell.exact = must(not text, "worker %d: %s", rank, text) and cell.exact
    end
 end

@@ -74,4 +74,36 @@ function loader.load(family, config, checkpoint, place)
    return live, taken, bytes, untouched
 end
 
+local function first_difference(a, b)
+   for i = 1, #a do
+      if a:byte(i) ~= b:byte(i) then
+         return i - 1
+      end
+   end
+   return #a
+end
+
+--- What differs between the tensors that a worker holds and those of the loader, both by name; nil where they are the same.
+function loader.difference(held, wanted)
+   local names, those = sorted(held), sorted(wanted)
+   for i = 1, math.max(#names, #those) do
+      if names[i] ~= those[i] then
+         local only = not names[i] or (those[i] and those[i] < names[i])
+         return only and ("it lacks %s"):format(those[i]) or ("it has %s, which the loader does not know"):format(names[i])
+      end
+   end
+   for _, name in ipairs(names) do
+      local a, b = held[name], wanted[name]
+      local shapes = { table.concat(a.shape, ", "), table.concat(b.shape, ", ") }
+      if a.dtype ~= b.dtype or shapes[1] ~= shapes[2] then
+         return ("%s is %s [%s], the loader's %s [%s]"):format(name, a.dtype, shapes[1], b.dtype, shapes[2])
+      end
+      local mine, theirs = a:bytes(), b:bytes()
+      if mine ~= theirs then
+         return ("%s differs at byte %d of %d"):format(name, first_difference(mine, theirs), #theirs)
+      end
+   end
+   return nil
+end
+
 return loader
