@@ -196,6 +196,9 @@ typedef struct sluice_timeouts {
  *                rank they are
  *   key_fd       the same from a descriptor, read to its end (a file: from its beginning) and closed by create, also when
  *                create fails; -1 for none
+ *   stream       transport nccl: the host's CUDA stream (cudaStream_t or CUstream; the legacy default stream is (void *)1) on
+ *                the GPU of its tensors, with which updates are ordered: see Streams at sluice_update. It must live until
+ *                shutdown. NULL: none
  *   insecure_control  true allows connections between ranks without a key off the loopback interface: anyone who reaches
  *                rank 0's port can then join as a rank
  */
@@ -214,12 +217,13 @@ typedef struct sluice_options {
     const char *key_file;
     int key_fd;
     bool insecure_control;
+    void *stream;
 } sluice_options;
 
 #define SLUICE_TIMEOUTS_INIT { 0, 0, 0, 0, 0, { 0, 0, 0 } }
 /* In the order of the fields; what is not 0 or NULL: listen_fd -1, the callbacks, key_fd -1. */
 #define SLUICE_OPTIONS_INIT                                                                                            \
-    { sizeof(sluice_options), 0, NULL, NULL, NULL, 0, -1, 0, SLUICE_CALLBACKS_INIT, SLUICE_TIMEOUTS_INIT, 0, NULL, -1, false }
+    { sizeof(sluice_options), 0, NULL, NULL, NULL, 0, -1, 0, SLUICE_CALLBACKS_INIT, SLUICE_TIMEOUTS_INIT, 0, NULL, -1, false, NULL }
 
 /* X(NAME, text) */
 #define SLUICE_STATE_LIST(X) X(NEW, "new") X(READY, "ready") X(UPDATING, "updating") X(FAILED, "failed")
@@ -364,6 +368,23 @@ SLUICE_API sluice_status sluice_start_update(sluice_engine *engine, bool partial
 SLUICE_API sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error);
 
 /*
+ * Streams. With options.stream, of transport nccl, a batch (sluice_update, sluice_replay) is ordered with what the host queues
+ * on that stream, on either side:
+ *   - a trainer's sources are read behind all that was queued there before the call: kernels that still write them may be
+ *     under way when it is made;
+ *   - a worker's live tensors are written, and their padding is cleared, by any rank, behind all that was queued there before
+ *     the call: kernels that still compute with the old weights end before;
+ *   - when the call returns on a worker, what it queues from then on, on any stream, finds the new weights: the call has waited
+ *     for them. On a trainer, what is queued from then on may write the sources;
+ *   - load_weights finds a tensor's bytes in place, may queue its reads of them there, and go on to the next tensor or return at
+ *     once: a staging slot that was released is filled again, and freed by shutdown, behind what was queued there by then.
+ *     What load_weights itself writes into live tensors is ordered by that stream as anything else on it.
+ * Other streams of the host's are its own to order with that one. Without a stream, sources and live tensors must be at rest
+ * when a batch is called, and load_weights must have read a tensor when it releases it. While the stream is being captured a
+ * batch is refused on that rank (STATE), the others' call with it, and nothing changes.
+ * The engine queues nothing there but events, and its own streams do not wait for the legacy default stream. It never
+ * synchronises the device, and an update allocates no memory of the device.
+ *
  * Ends the update; succeeds on all ranks or on none, and only when every parameter came exactly once (or it was partial).
  * `version` is a label of 1 to 255 bytes of UTF-8 without control characters, the same on every rank, visible through
  * sluice_version only after success. Incomplete or different labels: INVALID or DISAGREE, the update is still open; what is

@@ -17,9 +17,10 @@ local function check(status, err)
 end
 
 --- options: rank, rules, road, timeout_s, timeouts, beat_s, listen_fd, key_file, key_fd, insecure_control, staging_slots,
--- load_weights(host, next) -> status, reload_begin, reload_end; log, a list that gets "level text" of every line.
+-- load_weights(host, next) -> status, reload_begin, reload_end; log, a list that gets "level text" of every line; memory(bytes),
+-- where tensors lie (Lua's own memory); stream, a handle.
 function host.create(options)
-   local self = setmetatable({anchors = {}, kept = {}}, host)
+   local self = setmetatable({anchors = {}, kept = {}, memory = options.memory}, host)
    local given = ffi.new("sluice_options")
    given.size = ffi.sizeof("sluice_options")
    given.callbacks.size = ffi.sizeof("sluice_callbacks")
@@ -38,6 +39,7 @@ function host.create(options)
          given[name] = options[name]
       end
    end
+   given.stream = options.stream
    if options.load_weights then
       self.anchors.load = ffi.cast("sluice_status (*)(void *, sluice_weights *, sluice_error *)", function(_, weights, err)
          local tensor = ffi.new("const sluice_tensor *[1]")
@@ -73,6 +75,13 @@ function host.create(options)
    return self
 end
 
+-- Memory that lasts as long as the host.
+local function take(self, bytes)
+   local data = self.memory and self.memory(math.max(1, bytes)) or ffi.new("unsigned char[?]", math.max(1, bytes))
+   self.kept[#self.kept + 1] = data
+   return data
+end
+
 --- Registers a live tensor of float32 (or `dtype` of `size` bytes) and returns its memory, filled with byte 0xAA.
 function host:live(name, shape, options)
    options = options or {}
@@ -80,9 +89,8 @@ function host:live(name, shape, options)
    for _, extent in ipairs(shape) do
       count = count * extent
    end
-   local data = ffi.new("unsigned char[?]", math.max(1, count * size))
+   local data = take(self, count * size)
    ffi.fill(data, count * size, 0xAA)
-   self.kept[#self.kept + 1] = data
    local live = ffi.new("sluice_live")
    local dims = ffi.new("int64_t[8]", shape)
    live.size, live.ndim, live.shape, live.data = ffi.sizeof("sluice_live"), #shape, dims, data
@@ -97,11 +105,10 @@ end
 
 --- Registers a shard: a list of numbers as float32.
 function host:source(name, values, dtype)
-   local data = ffi.new("float[?]", math.max(1, #values))
+   local data = ffi.cast("float *", take(self, #values * 4))
    for i, value in ipairs(values) do
       data[i - 1] = value
    end
-   self.kept[#self.kept + 1] = data
    local err = inside.error()
    check(C.sluice_register_source(self.engine, name, dtype or "float32", #values > 0 and data or nil, #values * 4, err), err)
    return data

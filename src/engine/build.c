@@ -142,6 +142,7 @@ static sluice_status open_transport(const slc_stages *stages, sluice_error *erro
                                     .region = session->is_worker ? NULL : engine->region,
                                     .nregions = session->is_worker ? 0 : engine->nregions,
                                     .road = engine->options.road,
+                                    .stream = engine->options.stream,
                                     .log = engine->log };
     return build->ops->open(&config, &build->transport, error);
 }

@@ -187,6 +187,8 @@ static struct slot *slot_of(struct slc_staging *staging, const sluice_tensor *te
 
 static void give_back(struct slc_staging *staging, struct slot *slot)
 {
+    const slc_build *build = staging->engine->session->build;
+    build->ops->given_back(build->transport, slot->memory);
     slot->state = FREE;
     pthread_cond_broadcast(&staging->changed);
 }

@@ -218,7 +218,8 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
     const slc_build *build = session->build;
     slc_deadline deadline = slc_engine_deadline(engine, engine->options.timeouts.update);
     sluice_error mine = SLUICE_ERROR_INIT;
-    if (preflight(session, names, count, &mine) != SLUICE_OK) {
+    if (preflight(session, names, count, &mine) != SLUICE_OK ||
+        build->ops->ready(build->transport, NULL, &mine) != SLUICE_OK) {
         forget_batch(session);
         return refuse_here(engine, &mine, deadline, error);
     }

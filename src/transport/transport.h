@@ -15,6 +15,7 @@
 #include "plan/program.h"
 
 typedef struct slc_transport slc_transport;
+typedef struct slc_record slc_record;
 
 /* Called during waits, at least every 50 ms: OK to go on, anything else ends the wait with that error. NULL: never ends one. */
 typedef struct slc_watch {
@@ -39,6 +40,7 @@ typedef struct slc_transport_config {
     const slc_region *region;     /* trainer: shared regions; fixed from open to close */
     size_t nregions;
     const char *road;             /* NULL: the best that works; else the one asked for */
+    void *stream;                 /* of the host, see sluice_options; NULL where it gave none */
     slc_log log;
 } slc_transport_config;
 
@@ -67,6 +69,9 @@ typedef struct slc_transport_ops {
     /* The road to program->peer[i], for the plan ("map", "pull", "ring", ...). Valid after connect. */
     const char *(*road)(const slc_transport *transport, size_t peer);
 
+    /* Before a batch is agreed on: STATE where this rank could not move it as things are. Nothing waits, nothing changes. */
+    sluice_status (*ready)(slc_transport *transport, const slc_record *record, sluice_error *error);
+
     /*
      * A batch. begin: on a trainer, `source` is final until end; called before the engine lets workers start. run: moves
      * one segment; the same order on all ranks of the batch; `staging` is the slot of a full parameter, else NULL. On a worker
@@ -77,6 +82,9 @@ typedef struct slc_transport_ops {
     sluice_status (*run)(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline, slc_watch watch,
                          sluice_error *error);
     sluice_status (*end)(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error);
+
+    /* The host gave a staging slot back: what it has queued on its stream may still read it. From any one thread, beside `run`. */
+    void (*given_back)(slc_transport *transport, const void *staging);
 
     /* From the engine's own thread: nothing moves any more, waits end, only close may follow. */
     void (*abort)(slc_transport *transport);

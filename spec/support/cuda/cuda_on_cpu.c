@@ -143,6 +143,7 @@ struct block {
     unsigned char *base;
     size_t size;
     int fd, ordinal;
+    uint32_t id; /* no two have the same */
     CUipcMemHandle handle; /* of one that was mapped */
     bool mapped;
 };
@@ -151,6 +152,7 @@ static struct {
     pthread_mutex_t mutex;
     struct block *first;
     size_t taken[DEVICES];
+    uint32_t ids;
 } memory = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 /* Under the mutex. */
@@ -193,6 +195,7 @@ static CUresult memory_allocate(CUdeviceptr *address, size_t bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *block = (struct block){ .base = data, .size = bytes, .fd = fd, .ordinal = here()->ordinal };
     pthread_mutex_lock(&memory.mutex);
+    block->id = ++memory.ids;
     block->next = memory.first;
     memory.first = block;
     pthread_mutex_unlock(&memory.mutex);
@@ -262,6 +265,8 @@ static CUresult pointer_attributes(unsigned int count, CUpointer_attribute *attr
             fact = block != NULL ? (uint32_t)block->ordinal : (uint32_t)-2;
         else if (attribute[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
             fact = block != NULL && !block->mapped;
+        else if (attribute[i] == CU_POINTER_ATTRIBUTE_BUFFER_ID)
+            fact = block != NULL ? block->id : 0;
         memcpy(value[i], &fact, attribute[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ? 1 : sizeof fact);
     }
     pthread_mutex_unlock(&memory.mutex);
@@ -324,6 +329,7 @@ static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigne
         .base = data, .size = ticket.size, .fd = -1, .ordinal = ticket.ordinal, .handle = handle, .mapped = true
     };
     pthread_mutex_lock(&memory.mutex);
+    block->id = ++memory.ids;
     block->next = memory.first;
     memory.first = block;
     pthread_mutex_unlock(&memory.mutex);
@@ -355,13 +361,20 @@ struct work {
     _Alignas(16) unsigned char parameters[KERNEL_PARAMETERS];
 };
 
+/* What a stream was told while it was captured. */
+struct CUgraph_st {
+    struct work *first, **last;
+};
+
 struct CUstream_st {
+    struct CUgraph_st *captured; /* NULL: what comes is done */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct work *first, **last;
     size_t waiting; /* works not done yet */
     bool ending;
+    int ordinal;
 };
 
 /* What is recorded is counted: an event is done when as many records are done as there were. Freed with its last user. */
@@ -467,6 +480,7 @@ static CUresult stream_create(CUstream *out, unsigned int flags)
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->changed, NULL);
     stream->last = &stream->first;
+    stream->ordinal = here()->ordinal;
     if (pthread_create(&stream->thread, NULL, run, stream) != 0) {
         free(stream);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -496,10 +510,16 @@ static CUresult enqueue(CUstream stream, const struct work *what)
     *work = *what;
     work->next = NULL;
     pthread_mutex_lock(&stream->mutex);
-    *stream->last = work;
-    stream->last = &work->next;
-    stream->waiting++;
-    pthread_cond_broadcast(&stream->changed);
+    struct CUgraph_st *graph = stream->captured;
+    if (graph != NULL) {
+        *graph->last = work;
+        graph->last = &work->next;
+    } else {
+        *stream->last = work;
+        stream->last = &work->next;
+        stream->waiting++;
+        pthread_cond_broadcast(&stream->changed);
+    }
     pthread_mutex_unlock(&stream->mutex);
     return CUDA_SUCCESS;
 }
@@ -509,9 +529,9 @@ static CUresult stream_query(CUstream stream)
     if (here() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&stream->mutex);
-    bool idle = stream->waiting == 0;
+    bool idle = stream->waiting == 0, captured = stream->captured != NULL;
     pthread_mutex_unlock(&stream->mutex);
-    return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult stream_synchronize(CUstream stream)
@@ -560,6 +580,8 @@ static CUresult event_destroy(CUevent event)
 
 static CUresult enqueue_event(CUstream stream, CUevent event, struct work *work)
 {
+    if (stream->captured != NULL) /* those of a capture belong to its graph, of which there is only a list here */
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     work->event = event;
     __atomic_add_fetch(&event->users, 1, __ATOMIC_RELAXED);
     CUresult result = enqueue(stream, work);
@@ -593,6 +615,90 @@ static CUresult call_host(CUstream stream, CUhostFn function, void *context)
 {
     const struct work work = { .what = CALL, .function = function, .context = context };
     return enqueue(stream, &work);
+}
+
+/* ---- captures and graphs ---- */
+
+static CUresult stream_context(CUstream stream, CUcontext *context)
+{
+    *context = &primary[stream->ordinal];
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture_state(CUstream stream, CUstreamCaptureStatus *state)
+{
+    *state = stream->captured != NULL ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture_mode(CUstreamCaptureMode *mode)
+{
+    static _Thread_local CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    CUstreamCaptureMode before = own;
+    own = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
+{
+    (void)mode;
+    struct CUgraph_st *graph = here() == NULL || stream->captured != NULL ? NULL : calloc(1, sizeof *graph);
+    if (graph == NULL)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    graph->last = &graph->first;
+    stream->captured = graph;
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture_end(CUstream stream, CUgraph *graph)
+{
+    *graph = stream->captured;
+    stream->captured = NULL;
+    return *graph == NULL ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS;
+}
+
+static CUresult graph_destroy(CUgraph graph)
+{
+    for (struct work *work = graph->first, *next; work != NULL; work = next) {
+        next = work->next;
+        free(work);
+    }
+    free(graph);
+    return CUDA_SUCCESS;
+}
+
+/* What runs is a list of its own, as the real one is. */
+static CUresult graph_instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
+{
+    struct CUgraph_st *made = here() == NULL || flags != 0 ? NULL : calloc(1, sizeof *made);
+    if (made == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    made->last = &made->first;
+    for (const struct work *work = graph->first; work != NULL; work = work->next) {
+        struct work *copy = malloc(sizeof *copy);
+        if (copy == NULL)
+            return graph_destroy(made), CUDA_ERROR_OUT_OF_MEMORY;
+        *copy = *work;
+        copy->next = NULL;
+        *made->last = copy;
+        made->last = &copy->next;
+    }
+    *out = (CUgraphExec)(void *)made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult graph_launch(CUgraphExec graph, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (const struct work *work = ((CUgraph)(void *)graph)->first; work != NULL && result == CUDA_SUCCESS; work = work->next)
+        result = enqueue(stream, work);
+    return result;
+}
+
+static CUresult graph_exec_destroy(CUgraphExec graph)
+{
+    return graph_destroy((CUgraph)(void *)graph);
 }
 
 /* ---- copies ---- */
@@ -644,6 +750,8 @@ static CUresult copy_plane(const CUDA_MEMCPY2D *plane, CUstream stream)
 static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUmemcpyAttributes *attributes,
                            size_t *first, size_t nattributes, size_t *failed, CUstream stream)
 {
+    if (stream->captured != NULL)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (count == 0 || nattributes != 1 || first[0] != 0 || attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
@@ -659,6 +767,8 @@ static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
 
 static CUresult copy_boxes(size_t count, CUDA_MEMCPY3D_BATCH_OP *box, size_t *failed, unsigned long long flags, CUstream stream)
 {
+    if (stream->captured != NULL)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     for (size_t i = 0; i < count; i++) {
         size_t to_pitch = box[i].dst.op.ptr.rowLength, from_pitch = box[i].src.op.ptr.rowLength;
         struct work work = { .to = (unsigned char *)(uintptr_t)box[i].dst.op.ptr.ptr,
@@ -825,6 +935,15 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
         { "cuLaunchHostFunc", (any)call_host },
         { "cuStreamWriteValue64", (any)stream_write },
         { "cuStreamWaitValue64", (any)stream_wait },
+        { "cuStreamGetCtx", (any)stream_context },
+        { "cuStreamIsCapturing", (any)capture_state },
+        { "cuStreamBeginCapture", (any)capture_begin },
+        { "cuStreamEndCapture", (any)capture_end },
+        { "cuThreadExchangeStreamCaptureMode", (any)capture_mode },
+        { "cuGraphInstantiateWithFlags", (any)graph_instantiate },
+        { "cuGraphLaunch", (any)graph_launch },
+        { "cuGraphDestroy", (any)graph_destroy },
+        { "cuGraphExecDestroy", (any)graph_exec_destroy },
         { "cuIpcGetMemHandle", (any)handle_get },
         { "cuIpcOpenMemHandle", (any)handle_open },
         { "cuIpcCloseMemHandle", (any)handle_close },

@@ -235,6 +235,21 @@ static sluice_status check_pulled(slc_transport *transport, slc_wait *wait, slui
     return SLUICE_OK;
 }
 
+static sluice_status host_ready(slc_transport *transport, const slc_record *record, sluice_error *error)
+{
+    (void)transport;
+    (void)record;
+    (void)error;
+    return SLUICE_OK;
+}
+
+/* What a processor reads it has read when it comes back. */
+static void host_given_back(slc_transport *transport, const void *staging)
+{
+    (void)transport;
+    (void)staging;
+}
+
 static sluice_status host_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
 {
     if (transport->aborted)
@@ -365,7 +380,9 @@ const slc_transport_ops slc_host_transport = {
     .card = host_card,
     .connect = host_connect,
     .road = host_road,
+    .ready = host_ready,
     .begin = host_begin,
+    .given_back = host_given_back,
     .run = host_run,
     .end = host_end,
     .abort = host_abort,

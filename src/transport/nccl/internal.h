@@ -14,6 +14,7 @@
  *     copies.c  copies as the driver takes them, many in a launch
  *     land.c    where each copy lands, as a worker tells it to a trainer
  *     kernels.c strided copies by a kernel, for short rows and for what a communicator moves as one piece
+ *     caller.c  the host's own stream, and what is ordered with it
  *     link.c    a batch: copies in the order asked, and the words that order them
  */
 #ifndef SLC_TRANSPORT_NCCL_INTERNAL_H
@@ -22,6 +23,7 @@
 #include "base/error.h"
 #include "transport/host/card.h"
 #include "transport/local.h"
+#include "transport/nccl/caller.h"
 #include "transport/nccl/copies.h"
 #include "transport/nccl/kernels.h"
 #include "transport/nccl/share.h"
@@ -71,6 +73,7 @@ struct slc_transport {
     slc_cuda cuda;
     slc_device device;
     slc_kernels kernels; /* not loaded where this GPU has none: kernels.device is NULL */
+    slc_caller caller;
     slc_host_card card;
     int listener; /* worker: the meeting socket until connect is over; else -1 */
     size_t npeers;

@@ -26,7 +26,7 @@ sluice_status slc_link_prepare(slc_nccl_peer *peer, size_t nparams, sluice_error
     return slc_copies_make(&peer->copies, most, error);
 }
 
-/* The first copies to a worker in a batch wait until it has opened its tensors. */
+/* The first copies to a worker in a batch wait until this rank's sources are final and it has opened its tensors. */
 static sluice_status enter_batch(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
 {
     if (peer->active)
@@ -35,9 +35,10 @@ static sluice_status enter_batch(slc_transport *transport, slc_nccl_peer *peer, 
     peer->batches++;
     peer->enough = FIRST;
     CUdeviceptr opened = transport->words + (CUdeviceptr)(peer - transport->peer) * WORD;
-    return slc_nccl_check(transport,
-                          transport->cuda.StreamWaitValue64(peer->stream, opened, peer->batches, CU_STREAM_WAIT_VALUE_GEQ),
-                          SLC_UPDATE, "waiting for a worker on the GPU", error);
+    CUresult result = slc_caller_follow(&transport->caller, peer->stream);
+    if (result == CUDA_SUCCESS)
+        result = transport->cuda.StreamWaitValue64(peer->stream, opened, peer->batches, CU_STREAM_WAIT_VALUE_GEQ);
+    return slc_nccl_check(transport, result, SLC_UPDATE, "waiting for a worker on the GPU", error);
 }
 
 static void queue(slc_nccl_peer *peer, const slc_landing *landing, CUdeviceptr source)
@@ -236,7 +237,7 @@ static sluice_status await_words(slc_transport *transport, int which, slc_wait *
 static sluice_status receive_staged(slc_transport *transport, const slc_segment *segment, uint64_t slot, slc_wait *wait,
                                     sluice_error *error)
 {
-    sluice_status status = SLUICE_OK;
+    sluice_status status = slc_caller_await(&transport->caller, slot, transport->config.rank, wait, error);
     int32_t last = -1;
     for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++) {
         if (segment->copy[i].peer == last)

@@ -46,10 +46,19 @@
     X(StreamWriteValue64, 11070)                                                                                       \
     X(StreamWaitValue64, 11070)                                                                                        \
     X(StreamWaitEvent, 3020)                                                                                           \
+    X(StreamGetCtx, 9020)                                                                                              \
+    X(StreamIsCapturing, 10000)                                                                                        \
+    X(StreamBeginCapture, 10010)                                                                                       \
+    X(StreamEndCapture, 10000)                                                                                         \
+    X(ThreadExchangeStreamCaptureMode, 10010)                                                                          \
     X(EventCreate, 2000)                                                                                               \
     X(EventDestroy, 4000)                                                                                              \
     X(EventRecord, 2000)                                                                                               \
     X(EventQuery, 2000)                                                                                                \
+    X(GraphInstantiateWithFlags, 11040)                                                                                \
+    X(GraphLaunch, 10000)                                                                                              \
+    X(GraphDestroy, 10000)                                                                                             \
+    X(GraphExecDestroy, 10000)                                                                                         \
     X(IpcGetMemHandle, 4010)                                                                                           \
     X(IpcOpenMemHandle, 11000)                                                                                         \
     X(IpcCloseMemHandle, 4010)                                                                                         \

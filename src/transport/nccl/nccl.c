@@ -25,6 +25,15 @@ static bool has_settled(const slc_transport *transport, CUstream stream)
     return stream == NULL;
 }
 
+/* The same of what the host's stream still reads of staging slots. */
+static bool has_read(const slc_transport *transport)
+{
+    const struct timespec pause = { .tv_nsec = 1000000 };
+    for (int i = 0; i < 1000 && !slc_caller_settled(&transport->caller); i++)
+        (void)nanosleep(&pause, NULL);
+    return slc_caller_settled(&transport->caller);
+}
+
 static void close_stream(const slc_transport *transport, CUstream stream)
 {
     if (stream != NULL)
@@ -45,7 +54,7 @@ static void close_peer(slc_transport *transport, slc_nccl_peer *peer)
 
 static void close_memory(slc_transport *transport)
 {
-    bool settled = has_settled(transport, transport->stream) && has_settled(transport, transport->rescue);
+    bool settled = has_settled(transport, transport->stream) && has_settled(transport, transport->rescue) && has_read(transport);
     for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++)
         settled = has_settled(transport, transport->peer[i].stream) && settled;
     if (!settled) { /* the GPU may still write: better lost than given to somebody else */
@@ -57,6 +66,7 @@ static void close_memory(slc_transport *transport)
         close_peer(transport, &transport->peer[i]);
     close_stream(transport, transport->stream);
     close_stream(transport, transport->rescue);
+    slc_caller_close(&transport->caller);
     slc_device_release(&transport->device, transport->words);
     slc_device_release(&transport->device, transport->staging);
 }
@@ -206,6 +216,8 @@ static sluice_status open_on_device(slc_transport *transport, sluice_error *erro
         return status;
     status = load_kernels(transport, error);
     if (status == SLUICE_OK)
+        status = slc_caller_open(&transport->device, transport->config.stream, &transport->caller, error);
+    if (status == SLUICE_OK)
         status = make_streams(transport, error);
     if (status == SLUICE_OK)
         status = make_words(transport, error);
@@ -248,7 +260,13 @@ static sluice_status nccl_staging(slc_transport *transport, size_t slots, size_t
     if (!slc_multiply_size(slots, transport->slot_bytes, &bytes))
         return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "%zu staging slots of %zu bytes are more than there can be", slots,
                         slot_bytes);
-    sluice_status status = slc_device_allocate(&transport->device, bytes, "staging slots", &transport->staging, error);
+    sluice_status status = slc_device_enter(&transport->device, SLC_RUNTIME, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_caller_slots(&transport->caller, slots, error);
+    slc_device_leave(&transport->device);
+    if (status == SLUICE_OK)
+        status = slc_device_allocate(&transport->device, bytes, "staging slots", &transport->staging, error);
     for (size_t i = 0; i < slots && status == SLUICE_OK; i++)
         memory[i] = (void *)(uintptr_t)(transport->staging + i * transport->slot_bytes);
     return status;
@@ -339,11 +357,41 @@ static sluice_status refuse_aborted(sluice_error *error)
     return slc_fail(error, SLUICE_CANCELLED, SLC_UPDATE, "the transport was aborted");
 }
 
+static sluice_status nccl_ready(slc_transport *transport, const slc_record *record, sluice_error *error)
+{
+    (void)record;
+    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_caller_check(&transport->caller, SLC_UPDATE, error);
+    slc_device_leave(&transport->device);
+    return status;
+}
+
 static sluice_status nccl_begin(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
 {
     (void)deadline;
     (void)watch;
-    return transport->aborted ? refuse_aborted(error) : SLUICE_OK;
+    if (transport->aborted)
+        return refuse_aborted(error);
+    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_caller_begin(&transport->caller, error);
+    if (status == SLUICE_OK && transport->worker)
+        status = slc_nccl_check(transport, slc_caller_follow(&transport->caller, transport->stream), SLC_UPDATE,
+                                "waiting for options.stream on the GPU", error);
+    slc_device_leave(&transport->device);
+    return status;
+}
+
+static void nccl_given_back(slc_transport *transport, const void *staging)
+{
+    sluice_error ignored = SLUICE_ERROR_INIT;
+    if (transport->caller.stream == NULL || slc_device_enter(&transport->device, SLC_UPDATE, &ignored) != SLUICE_OK)
+        return;
+    slc_caller_gave(&transport->caller, (size_t)(((uint64_t)(uintptr_t)staging - transport->staging) / transport->slot_bytes));
+    slc_device_leave(&transport->device);
 }
 
 static sluice_status nccl_run(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline,
@@ -392,7 +440,9 @@ const slc_transport_ops slc_nccl_transport = {
     .card = nccl_card,
     .connect = nccl_connect,
     .road = nccl_road,
+    .ready = nccl_ready,
     .begin = nccl_begin,
+    .given_back = nccl_given_back,
     .run = nccl_run,
     .end = nccl_end,
     .abort = nccl_abort,
