@@ -181,7 +181,10 @@ typedef struct sluice_timeouts {
 /*
  * Options of an engine; initialise with SLUICE_OPTIONS_INIT. Strings are copied.
  *   rank         this process' rank in [0, world_size); trainers come first
- *   rules        path of a rule file, or the bare name of a family that ships with Sluice ("llama"); NULL: the default resolver
+ *   rules        path of a rule file, or a bare name: letters, digits, - and _. A name is NAME.lua of the first folder that has
+ *                one of: each absolute path in SLUICE_RULES_PATH (colons between them), $XDG_DATA_HOME/sluice/rules (or
+ *                ~/.local/share/sluice/rules), share/sluice/rules of the installation; else a family in the library ("llama").
+ *                A file there that anyone may write, or in a folder that anyone may, is refused. NULL: the default resolver
  *   transport    "host" (memory of this machine's processes) or "nccl" (memory of its GPUs; live tensors, sources and what
  *                load_weights gets are device pointers, all of a rank's on one GPU); NULL means "host"
  *   timeout_s    the deadline of every wait, in seconds; 0 means 300

@@ -35,14 +35,31 @@ function rule_file.families()
    return list
 end
 
-local function read_family(name, place)
-   local text, chunk = core.file(FAMILIES .. name)
-   if not text then
-      local families = rule_file.families()
-      check.raise("INVALID", ("%srules (%s) must be a path or a family that ships with Sluice: %s%s"):format(place,
-         check.shorten(name, LONGEST_SHOWN), table.concat(families, ", "), nearest.hint(name, families)))
+local function no_family(name, named, place)
+   local families = rule_file.families()
+   local looked = named > 0 and ("; SLUICE_RULES_PATH has no %s.lua either"):format(check.shorten(name)) or ""
+   check.raise("INVALID", ("%srules (%s) must be a path or a family that ships with Sluice: %s%s%s"):format(place,
+      check.shorten(name, LONGEST_SHOWN), table.concat(families, ", "), nearest.hint(name, families), looked))
+end
+
+-- A bare name: the first folder that has such a file, then the library. A file that asks for its own name gets the next.
+local function read_family(name, beside, place)
+   local folders, named = core.rule_folders()
+   local first = beside and beside.family == name and beside.folder + 1 or 1
+   for i = first, #folders do
+      local text, path, problem = core.read_rules(folders[i], name, LONGEST)
+      if problem then
+         check.raise("INVALID", ("%srules (%s) must be a file that can be trusted: %s"):format(place, name,
+            check.shorten(problem, LONGEST_SHOWN)))
+      elseif text then
+         return text, path, { family = name, folder = i }
+      end
    end
-   return text, (chunk:gsub("^@", ""))
+   local text, chunk = core.file(FAMILIES .. name)
+   if not text or (beside and beside.family == name and beside.folder > #folders) then
+      no_family(name, named, place)
+   end
+   return text, (chunk:gsub("^@", "")), { family = name, folder = #folders + 1 }
 end
 
 -- Texts that stand for files, by the name that they are asked for.
@@ -67,9 +84,9 @@ end
 -- A bare name is a family, anything else a path; `beside` is the file that asks.
 local function read(rules, beside, place)
    if rules:find("^[%w_%-]+$") then
-      return read_family(rules, place)
+      return read_family(rules, beside and beside.found, place)
    end
-   local folder = beside and not rules:find("^/") and beside:match("^(.*/)[^/]*$") or ""
+   local folder = beside and not rules:find("^/") and beside.path:match("^(.*/)[^/]*$") or ""
    return read_path(folder .. rules, place)
 end
 
@@ -232,8 +249,8 @@ end
 -- @return { path =, text =, result =, at = function(quoted text) -> "file:line" }
 function rule_file.load(rules, environment, from)
    local place = from and line_of(from, "%f[%w_]extends%s*=") .. ": " or ""
-   local text, path = read(rules, from and from.path, place)
-   local file = { text = text, path = path }
+   local text, path, found = read(rules, from, place)
+   local file = { text = text, path = path, found = found }
    local result, problem = sandbox.run(text, path, environment)
    if problem then
       check.raise("SCRIPT", problem .. words.silent_host(problem, environment))

@@ -14,6 +14,8 @@ sluice_status slc_script_evaluate(slc_script *script, const char *code, size_t l
                                   sluice_error *error);
 ]]
 
+jit.off(true, true) -- what runs may ask a callback in Lua whether to stop, which a compiled trace must not
+
 local script = {}
 script.__index = script
 

@@ -35,12 +35,14 @@ static bool read_regular(int fd, size_t limit, slc_buffer *text, bool *too_long)
     }
 }
 
-bool slc_file_read(const char *path, size_t limit, slc_buffer *text, char *problem, size_t size)
+bool slc_file_read(const char *path, mode_t unwanted, size_t limit, slc_buffer *text, char *problem, size_t size)
 {
     struct stat found = { 0 };
     bool too_long = false;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    bool good = fd >= 0 && fstat(fd, &found) == 0 && (!S_ISREG(found.st_mode) || read_regular(fd, limit, text, &too_long));
+    bool known = fd >= 0 && fstat(fd, &found) == 0;
+    bool wanted = known && S_ISREG(found.st_mode) && (found.st_mode & unwanted) == 0;
+    bool good = known && (!wanted || read_regular(fd, limit, text, &too_long));
     int failed = errno;
     if (fd >= 0)
         close(fd);
@@ -48,7 +50,10 @@ bool slc_file_read(const char *path, size_t limit, slc_buffer *text, char *probl
         snprintf(problem, size, "%s: %s", path, strerrordesc_np(failed));
     else if (!S_ISREG(found.st_mode))
         snprintf(problem, size, "%s: it must be a regular file, not a %s", path, slc_file_kind(found.st_mode));
+    else if (!wanted)
+        snprintf(problem, size, "%s: its mode %04o must not have the bits %04o", path, (unsigned)(found.st_mode & 07777),
+                 (unsigned)unwanted);
     else if (too_long)
         snprintf(problem, size, "%s: it must have at most %zu bytes", path, limit);
-    return good && S_ISREG(found.st_mode) && !too_long;
+    return good && wanted && !too_long;
 }

@@ -8,9 +8,9 @@
 
 /*
  * Appends the bytes of the regular file at `path` to *text. False with a sentence in *problem (cut to `size`) that begins
- * with the path: it cannot be read, is no regular file, or has more than `limit` bytes.
+ * with the path: it cannot be read, is no regular file, has one of the `unwanted` mode bits, or more than `limit` bytes.
  */
-bool slc_file_read(const char *path, size_t limit, slc_buffer *text, char *problem, size_t size);
+bool slc_file_read(const char *path, mode_t unwanted, size_t limit, slc_buffer *text, char *problem, size_t size);
 
 /* What kind of file a mode says: "file", "folder", "pipe", "socket" or "device". */
 const char *slc_file_kind(mode_t mode);

@@ -83,6 +83,8 @@ struct slc_script {
     size_t host_length;
 };
 
+/* core.c: a buffer (memory.h) that Lua owns, so that an error on the way leaks nothing; it stays on the stack. */
+struct slc_buffer *slc_lua_buffer(lua_State *L);
 /* Raises NO_MEMORY. */
 void slc_lua_fail_memory(lua_State *L) __attribute__((noreturn));
 /* Puts the watch's hook in place, or none; what was there before goes. */

@@ -9,6 +9,7 @@
 #include "script/canonical.h"
 #include "script/json.h"
 #include "script/modules.h"
+#include "script/rule_folders.h"
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -29,8 +30,7 @@ static int clear_buffer(lua_State *L)
     return 0;
 }
 
-/* A buffer that Lua owns, so that an error on the way leaks nothing; stays on the stack. */
-static slc_buffer *new_buffer(lua_State *L)
+slc_buffer *slc_lua_buffer(lua_State *L)
 {
     slc_buffer *buffer = lua_newuserdata(L, sizeof *buffer);
     *buffer = (slc_buffer){ 0 };
@@ -42,7 +42,7 @@ static slc_buffer *new_buffer(lua_State *L)
 static slc_buffer *write_canonical(lua_State *L)
 {
     luaL_checkany(L, 1);
-    slc_buffer *buffer = new_buffer(L);
+    slc_buffer *buffer = slc_lua_buffer(L);
     const char *problem;
     if (!slc_canonical(L, 1, buffer, &problem)) {
         bool no_memory = buffer->failed;
@@ -104,8 +104,8 @@ static int core_file(lua_State *L)
 static int core_read_file(lua_State *L)
 {
     char problem[1024];
-    slc_buffer *text = new_buffer(L);
-    if (!slc_file_read(luaL_checkstring(L, 1), (size_t)luaL_checknumber(L, 2), text, problem, sizeof problem)) {
+    slc_buffer *text = slc_lua_buffer(L);
+    if (!slc_file_read(luaL_checkstring(L, 1), 0, (size_t)luaL_checknumber(L, 2), text, problem, sizeof problem)) {
         slc_buffer_clear(text);
         lua_pushnil(L);
         lua_pushstring(L, problem);
@@ -162,6 +162,8 @@ int slc_lua_open_core(lua_State *L)
         { "file", core_file },
         { "read_file", core_read_file },
         { "files", core_files },
+        { "rule_folders", slc_lua_rule_folders },
+        { "read_rules", slc_lua_read_rules },
         { "guard", slc_lua_guard },
         { "unguarded", slc_lua_unguarded },
         { NULL, NULL },

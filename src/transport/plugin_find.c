@@ -5,32 +5,15 @@
 #include "transport/nccl/plugin.h"
 
 #include "base/error.h"
+#include "base/place.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char STAGE[] = "runtime";
 static const char FILE_NAME[] = "libsluice_cuda.so";
-
-/* The folder of the file that holds this code, with its last slash; "" where that is not known. */
-static void own_folder(char *folder, size_t size)
-{
-    Dl_info info;
-    char program[3072];
-    folder[0] = '\0';
-    const char *path = dladdr(STAGE, &info) != 0 ? info.dli_fname : NULL;
-    if (path == NULL || path[0] != '/') { /* a program is known by the name that it was called by */
-        ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-        program[length < 0 ? 0 : length] = '\0';
-        path = program;
-    }
-    const char *end = strrchr(path, '/');
-    if (end != NULL)
-        snprintf(folder, size, "%.*s", (int)(end - path + 1), path);
-}
 
 /* Beside this code, in the lib folder beside its bin folder, then where the system looks. What dlopen said of the last is kept. */
 static void *open_plugin(char *tried, size_t size)
@@ -38,7 +21,7 @@ static void *open_plugin(char *tried, size_t size)
     static const char *const places[] = { "", "../lib/", "../lib64/" };
     const int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
     char folder[3072], path[4096];
-    own_folder(folder, sizeof folder);
+    slc_own_folder(folder, sizeof folder);
     for (size_t i = 0; folder[0] != '\0' && i < sizeof places / sizeof places[0]; i++) {
         snprintf(path, sizeof path, "%s%s%s", folder, places[i], FILE_NAME);
         void *library = dlopen(path, flags);
