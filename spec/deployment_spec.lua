@@ -45,8 +45,8 @@ describe("deployment.check()", function()
    end)
 
    it("keeps what is given", function()
-      local changes = { rules = "qwen3_moe", transport = "nccl", road = "pull", staging_slots = 3, updates = 5, batches = 7, timeout_s = 0.5,
-         timeouts = { connect = 3, update = 0.5 }, beat_s = 0.05,
+      local changes = { rules = "qwen3_moe", transport = "nccl", road = "pull", no_sm = true, staging_slots = 3, updates = 5, batches = 7,
+         timeout_s = 0.5, timeouts = { connect = 3, update = 0.5 }, beat_s = 0.05,
          host = { finalizes_modules = true, quantization = "fp8", depth = 3 } }
       local checked = deployment.check(plain(changes))
       for key, value in pairs(changes) do
@@ -69,9 +69,9 @@ describe("deployment.check()", function()
       { "a value that is no table", 3, "the file gives 3; it must give a table with model, trainer and worker" },
       { "an unknown key", plain({ modle = {} }), 'the table has the unknown key "modle": did you mean model?' },
       { "an unknown key like no other", plain({ frobnication = 1 }), 'the table has the unknown key "frobnication"; known are model, '
-         .. "trainer, worker, rules, transport, road, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
+         .. "trainer, worker, rules, transport, road, no_sm, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
       { "a list item among the keys", plain({ [1] = "llama" }), "the table has the unknown key 1; known are model, "
-         .. "trainer, worker, rules, transport, road, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
+         .. "trainer, worker, rules, transport, road, no_sm, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
       { "no model", { trainer = mesh, worker = mesh }, "model is missing" },
       { "no trainer", { model = {}, worker = mesh }, "trainer is missing" },
       { "no worker", { model = {}, trainer = mesh }, "worker is missing" },
@@ -107,10 +107,12 @@ describe("deployment.check()", function()
       { "rules with a control character", plain({ rules = "a\nb" }), 'rules ("a\\10b") must hold no control characters' },
       { "rules that are empty", plain({ rules = "" }), 'rules ("") must be a non-empty string' },
       { "an unknown road", plain({ road = "maps" }), 'road ("maps") must be one of map, pull and ring: did you mean map?' },
+      { "a no_sm that is a text", plain({ no_sm = "yes" }), 'no_sm ("yes") must be a boolean' },
       { "one staging slot", plain({ staging_slots = 1 }), "staging_slots (1) must be at least 2" },
       { "no updates", plain({ updates = 0 }), "updates (0) must be at least 1" },
       { "too many batches", plain({ batches = 2000000 }), "batches (2000000) must be at most 1000000" },
       { "a deadline that no engine takes", plain({ timeout_s = 86401 }), "timeout_s (86401) must be a number above 0 and at most 86400" },
+      { "a no_sm that is a text", plain({ no_sm = "yes" }), 'no_sm ("yes") must be a boolean' },
       { "one staging slot", plain({ staging_slots = 1 }), "staging_slots (1) must be at least 2" },
       { "more staging slots than an engine takes", plain({ staging_slots = 1025 }), "staging_slots (1025) must be at most 1024" },
       { "a host's value that is no number", plain({ host = { x = 0 / 0 } }), "host.x (nan) must be a finite number" },

@@ -202,6 +202,9 @@ typedef struct sluice_timeouts {
  *   stream       transport nccl: the host's CUDA stream (cudaStream_t or CUstream; the legacy default stream is (void *)1) on
  *                the GPU of its tensors, with which updates are ordered: see Streams at sluice_update. It must live until
  *                shutdown. NULL: none
+ *   no_sm        transport nccl: 1 leaves everything to copy engines, which hold no SM. Else a trainer's GPU may run a kernel
+ *                for short rows and many small pieces, where that shortens an update; sluice_plan_json's sent_by tells how much.
+ *                A conversion on the way always is a kernel's
  *   insecure_control  true allows connections between ranks without a key off the loopback interface: anyone who reaches
  *                rank 0's port can then join as a rank
  */
@@ -221,12 +224,13 @@ typedef struct sluice_options {
     int key_fd;
     bool insecure_control;
     void *stream;
+    int no_sm;
 } sluice_options;
 
 #define SLUICE_TIMEOUTS_INIT { 0, 0, 0, 0, 0, { 0, 0, 0 } }
 /* In the order of the fields; what is not 0 or NULL: listen_fd -1, the callbacks, key_fd -1. */
 #define SLUICE_OPTIONS_INIT                                                                                            \
-    { sizeof(sluice_options), 0, NULL, NULL, NULL, 0, -1, 0, SLUICE_CALLBACKS_INIT, SLUICE_TIMEOUTS_INIT, 0, NULL, -1, false, NULL }
+    { sizeof(sluice_options), 0, NULL, NULL, NULL, 0, -1, 0, SLUICE_CALLBACKS_INIT, SLUICE_TIMEOUTS_INIT, 0, NULL, -1, false, NULL, 0 }
 
 /* X(NAME, text) */
 #define SLUICE_STATE_LIST(X) X(NEW, "new") X(READY, "ready") X(UPDATING, "updating") X(FAILED, "failed")
@@ -312,8 +316,8 @@ SLUICE_API sluice_status sluice_seal_init_info(const char *json, size_t length, 
 SLUICE_API sluice_status sluice_init(sluice_engine *engine, const char *init_info, size_t length, sluice_error *error);
 
 /*
- * The plan as JSON: counts and bytes by mode, coverage, unwritten live tensors, aliases, staging peak, roads, and with
- * `full` every parameter's destination and reason. *json is released with sluice_free.
+ * The plan as JSON: counts and bytes by mode, coverage, unwritten live tensors, aliases, staging peak, roads, on a trainer
+ * with GPUs sent_by (the bytes that it sends by copy_engines and by a kernel), and with `full` every parameter's destination and reason. *json is released with sluice_free.
  */
 SLUICE_API sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error);
 

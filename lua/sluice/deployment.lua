@@ -16,7 +16,7 @@ local MAX_RANKS = 2 ^ 31 - 1
 local LONGEST_TIMEOUT_S, LEAST_BEAT_S, LONGEST_BEAT_S, MAX_SLOTS = 86400, 0.05, 3600, 1024 -- as the engine has them
 
 local keys = {
-   "model", "trainer", "worker", "rules", "transport", "road", "staging_slots", "updates", "batches", "timeout_s", "timeouts",
+   "model", "trainer", "worker", "rules", "transport", "road", "no_sm", "staging_slots", "updates", "batches", "timeout_s", "timeouts",
    "beat_s", "host",
 }
 local phases = { "connect", "agree", "update", "finish", "shutdown" }
@@ -139,6 +139,7 @@ local function checked(raw)
       transport = raw.transport == nil and "host" or check.text(raw.transport, "transport", 64),
       rules = raw.rules ~= nil and check.text(raw.rules, "rules", 4096) or nil,
       road = raw.road ~= nil and check.one_of(raw.road, "road", roads) or nil,
+      no_sm = check.optional(raw.no_sm, "no_sm", "boolean"),
       staging_slots = raw.staging_slots ~= nil and check.integer(raw.staging_slots, "staging_slots", 2, MAX_SLOTS) or nil,
       updates = raw.updates == nil and 1 or check.integer(raw.updates, "updates", 1, 1000000),
       batches = raw.batches == nil and 1 or check.integer(raw.batches, "batches", 1, 1000000),

@@ -356,6 +356,7 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->rules = read_text(L, index, "rules", &job->arena);
     job->transport = read_text(L, index, "transport", &job->arena);
     job->road = read_text(L, index, "road", &job->arena);
+    job->no_sm = read_flag(L, index, "no_sm");
     job->host = read_text(L, index, "host", &job->arena);
     job->save = read_text(L, index, "save", &job->arena);
     job->ordinary = read_flag(L, index, "ordinary");

@@ -67,6 +67,7 @@ typedef struct slc_job {
     size_t init_info_length;
     const char *host; /* JSON object */
     const char *rules, *transport, *road; /* NULL: the engine's default */
+    bool no_sm;
     double timeout_s;
     sluice_timeouts timeouts;
     uint32_t staging_slots; /* 0: the engine's default */

@@ -80,6 +80,7 @@ static sluice_status make(rank *r, sluice_error *error)
     options.rules = job->rules;
     options.transport = job->transport;
     options.road = job->road;
+    options.no_sm = job->no_sm;
     options.timeout_s = job->timeout_s;
     options.timeouts = job->timeouts;
     options.listen_fd = job->listen_fd;
@@ -144,7 +145,7 @@ static sluice_status init(rank *r, sluice_error *error)
     r->ready = true;
     double seconds = slc_now_s() - start;
     char *plan = NULL;
-    if (r->job->rank == r->job->trainers)
+    if (r->job->rank <= r->job->trainers) /* what trainers send differs, what workers get does not */
         status = sluice_plan_json(r->engine, false, &plan, error);
     if (status == SLUICE_OK) {
         slc_buffer line;

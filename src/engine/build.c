@@ -143,6 +143,7 @@ static sluice_status open_transport(const slc_stages *stages, sluice_error *erro
                                     .nregions = session->is_worker ? 0 : engine->nregions,
                                     .road = engine->options.road,
                                     .stream = engine->options.stream,
+                                    .no_sm = engine->options.no_sm != 0,
                                     .log = engine->log };
     return build->ops->open(&config, &build->transport, error);
 }

@@ -55,6 +55,15 @@ static json_t *roads_report(const slc_session *session)
     return roads;
 }
 
+/* What this rank sends in an update of all, by who carries it; NULL where there is no choice. */
+static json_t *ways_report(const slc_build *build)
+{
+    if (build->ops->ways == NULL)
+        return NULL;
+    slc_ways ways = build->ops->ways(build->transport);
+    return json_pack("{s:I, s:I}", "copy_engines", (json_int_t)ways.engine_bytes, "kernel", (json_int_t)ways.kernel_bytes);
+}
+
 static json_t *aliases_report(const slc_plan *plan)
 {
     json_t *aliases = json_object();
@@ -110,6 +119,9 @@ sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **js
     json_object_set_new(report, "roads", roads_report(session));
     json_object_set_new(report, "seconds_planning", json_real(build->seconds_planning));
     json_object_set_new(report, "seconds_init", json_real(session->seconds_init));
+    json_t *ways = session->is_worker ? NULL : ways_report(build);
+    if (ways != NULL)
+        json_object_set_new(report, "sent_by", ways);
     if (session->is_worker)
         json_object_set_new(report, "coverage", coverage_report(engine, build));
     if (full)

@@ -41,8 +41,13 @@ typedef struct slc_transport_config {
     size_t nregions;
     const char *road;             /* NULL: the best that works; else the one asked for */
     void *stream;                 /* of the host, see sluice_options; NULL where it gave none */
+    bool no_sm;                   /* GPUs: nothing by kernels, whose work is done by SMs */
     slc_log log;
 } slc_transport_config;
+
+typedef struct slc_ways {
+    uint64_t engine_bytes, kernel_bytes;
+} slc_ways;
 
 typedef struct slc_transport_ops {
     const char *name;
@@ -71,6 +76,12 @@ typedef struct slc_transport_ops {
 
     /* Before a batch is agreed on: STATE where this rank could not move it as things are. Nothing waits, nothing changes. */
     sluice_status (*ready)(slc_transport *transport, const slc_record *record, sluice_error *error);
+
+    /*
+     * Of the bytes that this rank sends in an update of all, how many go by copy engines and how many by a kernel. Valid
+     * after connect; {0} on a worker. NULL where all go the same way.
+     */
+    slc_ways (*ways)(const slc_transport *transport);
 
     /*
      * A batch. begin: on a trainer, `source` is final until end; called before the engine lets workers start. run: moves

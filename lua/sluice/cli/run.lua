@@ -110,7 +110,7 @@ local function summary(here, planned, books, verify, total_s)
    local coverage = planned.coverage
    return {
       verified = verify, updates = here.deployment.updates, trainers = here.trainers, workers = here.workers, model = here.title,
-      transport = here.deployment.transport, roads = books.roads,
+      transport = here.deployment.transport, roads = books.roads, sent_by = books.sent_by,
       parameters_direct = planned.direct.parameters, parameters_full = planned.full.parameters,
       parameters_alias = planned.alias.parameters, parameters_skip = planned.skip.parameters,
       bytes_direct = planned.direct.bytes, bytes_full = planned.full.bytes,
@@ -131,6 +131,11 @@ local function keys_of(counts)
    return table.concat(parts, ", ")
 end
 
+-- What GPUs sent in an update, by who carried it; nothing where there is no choice.
+local function carriers(sent_by)
+   return sent_by and (", %s by copy engines, %s by kernels"):format(units.bytes(sent_by.copy_engines), units.bytes(sent_by.kernel)) or ""
+end
+
 local function write(result)
    local seconds, coverage = result.seconds, result.coverage
    local function mode(name)
@@ -148,7 +153,8 @@ local function write(result)
          units.count(#coverage.uncovered, "tensor")),
       ("seconds   %.3f describe, %.3f plan, %.3f prepare, %.3f init, %.3f fill, %.3f update, %.3f verify, %.3f in all"):format(seconds.describe,
          seconds.plan, seconds.prepare, seconds.init, seconds.fill, seconds.update, seconds.verify, seconds.total),
-      ("moved     %s in %s, %.2f GB/s"):format(units.bytes(result.bytes_received), units.count(result.updates, "update"), result.gb_per_s),
+      ("moved     %s in %s, %.2f GB/s%s"):format(units.bytes(result.bytes_received), units.count(result.updates, "update"), result.gb_per_s,
+         carriers(result.sent_by)),
       result.verified and ("verified  %s, every live byte of %s after every update"):format(units.bytes(result.bytes_verified),
          units.count(result.workers, "worker")) or "verified  nothing, as asked",
    }

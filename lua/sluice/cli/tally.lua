@@ -33,10 +33,14 @@ end
 
 local take = {}
 
-function take.ready(self, _, event)
+function take.ready(self, rank, event)
    self.ready = self.ready + 1
    self.init_s = math.max(self.init_s, event.seconds)
-   if event.plan then
+   for way, bytes in pairs(event.plan and event.plan.sent_by or {}) do
+      self.sent_by = self.sent_by or {}
+      self.sent_by[way] = (self.sent_by[way] or 0) + bytes
+   end
+   if event.plan and rank >= self.here.trainers then
       self.roads = event.plan.roads
       self.staging_bytes = event.plan.staging_bytes
    end

@@ -37,6 +37,7 @@ local keys = {
    { "--rules", "rules", nil, "Rule file, or the name of a family." },
    { "--transport", "transport", nil, "What moves the bytes: host, or nccl between GPUs of this machine." },
    { "--road", "road", nil, "How the host transport copies: map, pull or ring; it takes the best that works." },
+   { "--no-sm", "no_sm", "flag", "Transport nccl: only copy engines, no kernel that takes SMs of a trainer's GPU." },
    { "--timeout", "timeout_s", positive, "Deadline of every wait." },
    { "--connect-timeout", "timeouts.connect", positive, "The same until every rank has joined." },
    { "--agree-timeout", "timeouts.agree", positive, "The same for the rest of init." },
@@ -54,8 +55,9 @@ world.save_help = "After the last update each worker N writes all that it holds 
 function world.configure(parser)
    parser:argument("deployment", "Deployment file: a Lua table or JSON.")
    for _, entry in ipairs(keys) do
-      local option = parser:option(entry[1], entry[4]):target(entry[2])
-      if entry[3] then
+      local is_flag = entry[3] == "flag"
+      local option = (is_flag and parser.flag or parser.option)(parser, entry[1], entry[4]):target(entry[2])
+      if entry[3] and not is_flag then
          option:convert(entry[3])
       end
       if entry[3] == positive then
@@ -205,7 +207,7 @@ function world:job(rank, init_info, more)
       rank = rank, trainers = self.trainers, workers = self.workers, params = self.description.params,
       live = rank >= self.trainers and live_of(self.description, rank - self.trainers) or nil,
       init_info = init_info, host = cjson.encode(deployment.host(self.description, checked)),
-      rules = checked.rules, transport = checked.transport, road = checked.road, timeout_s = checked.timeout_s,
+      rules = checked.rules, transport = checked.transport, road = checked.road, no_sm = checked.no_sm or false, timeout_s = checked.timeout_s,
       timeouts = checked.timeouts, beat_s = checked.beat_s,
       staging_slots = checked.staging_slots or 0, updates = checked.updates, batches = checked.batches,
       checkpoint = checked.model.checkpoint, listen_fd = -1, key_fd = -1, insecure_control = false,

@@ -78,6 +78,24 @@ describe("the nccl transport over the link", function()
       end
    end)
 
+   local sliced = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 }
+
+   it("carries many small pieces and short rows by the kernel, and all by copy engines when SMs are not to be used", function()
+      if built() then
+         local free, engines = verified(sliced, {}, "--batches", "2"), verified(sliced, {}, "--batches", "2", "--no-sm")
+         assert.truthy(free.sent_by.kernel > 0)
+         assert.same({ kernel = 0, copy_engines = free.sent_by.kernel + free.sent_by.copy_engines }, engines.sent_by)
+         assert.equal(free.bytes_received, 2 * engines.sent_by.copy_engines)
+      end
+   end)
+
+   it("leaves all to copy engines on a GPU that the kernels are not compiled for", function()
+      if built() then
+         local object = verified(sliced, { SLUICE_CUDA_ON_CPU_OLD = "1" })
+         assert.equal(0, object.sent_by.kernel)
+      end
+   end)
+
    it("does the same one copy at a time with a driver that knows no batches", function()
       if built() then
          verified({ rules = "llama", trainer = { mesh = { { "tp", 2 } } } }, { SLUICE_CUDA_ON_CPU_VERSION = "12000" })

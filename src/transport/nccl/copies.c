@@ -9,7 +9,7 @@
 /* Whether dim `outer` can be the layers of rows that are dim `rows`: whole rows apart, none inside another. */
 static bool are_layers(const slc_stride *outer, const slc_stride *rows)
 {
-    return outer->source % rows->source == 0 && outer->destination % rows->destination == 0 &&
+    return rows->source > 0 && rows->destination > 0 && outer->source % rows->source == 0 && outer->destination % rows->destination == 0 &&
            outer->source / rows->source >= rows->count && outer->destination / rows->destination >= rows->count;
 }
 

@@ -14,6 +14,7 @@
  */
 typedef struct slc_landing {
     bool staged; /* `to` counts from the start of a staging slot */
+    bool by_kernel; /* not left to copy engines; see way.c */
     uint64_t to; /* as mapped here */
     int64_t from; /* from the start of this rank's shard */
     int64_t width, height, depth;

@@ -15,6 +15,7 @@
  *     land.c    where each copy lands, as a worker tells it to a trainer
  *     kernels.c strided copies by a kernel, for short rows and for what a communicator moves as one piece
  *     caller.c  the host's own stream, and what is ordered with it
+ *     way.c     which copies the kernel gets
  *     link.c    a batch: copies in the order asked, and the words that order them
  */
 #ifndef SLC_TRANSPORT_NCCL_INTERNAL_H
@@ -40,6 +41,11 @@ typedef struct slc_mailbox {
     uint64_t unused[6];
 } slc_mailbox;
 
+/* Where a parameter's copies begin, for one worker. */
+typedef struct slc_begin {
+    uint32_t landing, move;
+} slc_begin;
+
 typedef struct slc_nccl_peer {
     int32_t rank;
     slc_host_card card;
@@ -59,10 +65,15 @@ typedef struct slc_nccl_peer {
     uint64_t slots, slot_bytes, staging; /* of the worker; staging as mapped here */
     slc_landing *landing; /* by parameter */
     size_t nlandings, landing_capacity;
-    uint32_t *first;      /* by plan index: where its landings begin; one more at the end */
+    slc_begin *first; /* by plan index; one more at the end */
+    slc_moves moves;  /* what the kernel carries */
+    uint64_t *offset; /* of each move's source, from the start of this rank's shard */
+    size_t offset_capacity;
+    double engine_ns, saved_ns; /* estimates: of everything by copy engines; what the kernel takes off that */
+    uint64_t engine_bytes, kernel_bytes;
     CUstream stream;
     slc_copies copies; /* for one launch, which goes when they are `enough` */
-    size_t enough;
+    size_t enough, first_move, end_move; /* the moves of that launch */
 } slc_nccl_peer;
 
 struct slc_transport {
@@ -119,6 +130,17 @@ static inline sluice_status slc_nccl_check(const slc_transport *transport, CUres
 sluice_status slc_landings_write(slc_transport *transport, sluice_error *error);
 sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *peer, const void *bytes, size_t length,
                                 sluice_error *error);
+
+/*
+ * way.c, on a trainer. offer: a copy of a parameter that became the landings from `first` on; `to` as mapped here. settle:
+ * after the last offer, decides what the kernel carries and puts its table on the device. aimed: whether a parameter's moves
+ * read from there; aim: makes all read from where config.source says, while no launch of them is under way, nor a capture.
+ */
+sluice_status slc_way_offer(const slc_transport *transport, slc_nccl_peer *peer, uint32_t param, const slc_copy *copy, uint64_t to,
+                            size_t first, sluice_error *error);
+sluice_status slc_way_settle(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error);
+bool slc_way_aimed(const slc_nccl_peer *peer, uint32_t param, CUdeviceptr source);
+sluice_status slc_way_aim(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error);
 
 /* meet.c: both sides of the meeting. The device is entered. */
 sluice_status slc_nccl_serve(slc_transport *transport, slc_wait *wait, sluice_error *error);

@@ -77,8 +77,13 @@ sluice_status slc_moves_add(slc_moves *moves, uint64_t from, uint64_t to, int64_
     slc_move *move = &moves->move[moves->count++];
     *move = (slc_move){ .unit = 1, .ndim = ndim + 1 };
     move->dim[0] = (slc_move_dim){ .count = (uint64_t)run, .from = 1, .to = 1 };
-    for (uint32_t d = 0; d < ndim; d++)
-        move->dim[ndim - d] = (slc_move_dim){ .count = (uint64_t)dim[d].count, .from = dim[d].source, .to = dim[d].destination };
+    for (uint32_t d = ndim; d > 0; d--) { /* innermost is what lies closest where it is written: there rows must be whole */
+        const slc_stride *stride = &dim[d - 1];
+        uint32_t at = ndim - d + 1;
+        for (; at > 1 && move->dim[at - 1].to > stride->destination; at--)
+            move->dim[at] = move->dim[at - 1];
+        move->dim[at] = (slc_move_dim){ .count = (uint64_t)stride->count, .from = stride->source, .to = stride->destination };
+    }
     aim(move, from, to);
     return SLUICE_OK;
 }

@@ -106,9 +106,10 @@ static sluice_status add_landing(void *context, const slc_landing *landing, slui
     return SLUICE_OK;
 }
 
-static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *peer, const slc_param *param, slc_reader *reader,
+static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *peer, uint32_t number, slc_reader *reader,
                                int64_t *moved, sluice_error *error)
 {
+    const slc_param *param = slc_plan_at(transport->config.plan, number);
     struct told told;
     int64_t bytes, source_span, span, end;
     if (!read_copy(reader, &told, &bytes, &source_span, &span))
@@ -129,7 +130,10 @@ static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *pe
     const slc_landing landing = {
         .staged = told.staged, .to = to, .from = told.source, .width = told.run, .height = 1, .depth = 1
     };
-    return slc_landing_cut(told.dim, told.ndim, &landing, add_landing, peer, error);
+    size_t first = peer->nlandings;
+    sluice_status status = slc_landing_cut(told.dim, told.ndim, &landing, add_landing, peer, error);
+    const slc_copy copy = { .source = told.source, .run = told.run, .bytes = bytes, .ndim = told.ndim, .dim = told.dim };
+    return status == SLUICE_OK ? slc_way_offer(transport, peer, number, &copy, to, first, error) : status;
 }
 
 /* Bytes that this rank's own program sends a peer of one parameter. */
@@ -152,7 +156,7 @@ static sluice_status take_param(const slc_transport *transport, slc_nccl_peer *p
     for (;;) {
         uint32_t count = slc_read_u32(reader);
         for (uint32_t i = 0; i < count; i++) {
-            sluice_status status = take_copy(transport, peer, param, reader, &moved, error);
+            sluice_status status = take_copy(transport, peer, number, reader, &moved, error);
             if (status != SLUICE_OK)
                 return status;
         }
@@ -168,11 +172,16 @@ static sluice_status take_param(const slc_transport *transport, slc_nccl_peer *p
                                     param->name, peer->rank, moved, mine);
 }
 
+static slc_begin begin_here(const slc_nccl_peer *peer)
+{
+    return (slc_begin){ .landing = (uint32_t)peer->nlandings, .move = (uint32_t)peer->moves.count };
+}
+
 /* Parameters up to `until` have no landings there, and must have none by this rank's own program. */
 static sluice_status pass(const slc_transport *transport, slc_nccl_peer *peer, size_t *next, size_t until, sluice_error *error)
 {
     for (; *next < until; ++*next) {
-        peer->first[*next] = (uint32_t)peer->nlandings;
+        peer->first[*next] = begin_here(peer);
         if (promised(transport, (uint32_t)*next, peer->rank) != 0)
             return slc_fail(error, SLUICE_DISAGREE, SLC_RUNTIME, "parameter %s: rank %" PRId32 " does not say where it lands",
                             slc_plan_at(transport->config.plan, *next)->name, peer->rank);
@@ -196,15 +205,15 @@ sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *p
                             peer->rank);
         status = pass(transport, peer, &next, number, error);
         if (status == SLUICE_OK) {
-            peer->first[next++] = (uint32_t)peer->nlandings;
+            peer->first[next++] = begin_here(peer);
             status = take_param(transport, peer, number, &reader, error);
         }
     }
     if (status == SLUICE_OK)
         status = pass(transport, peer, &next, count, error);
-    if (status == SLUICE_OK && peer->nlandings > UINT32_MAX)
+    if (status == SLUICE_OK && (peer->nlandings > UINT32_MAX || peer->moves.count > UINT32_MAX))
         status = slc_fail(error, SLUICE_UNSUPPORTED, SLC_RUNTIME, "rank %" PRId32 " takes %zu pieces from this rank", peer->rank,
                           peer->nlandings);
-    peer->first[count] = (uint32_t)peer->nlandings;
+    peer->first[count] = begin_here(peer);
     return status;
 }

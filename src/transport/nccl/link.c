@@ -15,13 +15,32 @@ enum { WORD = sizeof(uint64_t) };
    cost the host little. */
 enum { FIRST = 32, GROWTH = 4, MOST = FIRST * GROWTH * GROWTH };
 
+/* Until all that was put on a stream is done. */
+static sluice_status await_stream(slc_transport *transport, CUstream stream, const char *what, int32_t rank, slc_wait *wait,
+                                  sluice_error *error)
+{
+    const struct timespec pause = { .tv_nsec = 20000 };
+    enum { EAGER = 2000 }; /* queries in a row before the thread begins to sleep in between */
+    for (int tries = 0;; tries++) {
+        CUresult result = transport->cuda.StreamQuery(stream);
+        if (result != CUDA_ERROR_NOT_READY)
+            return slc_nccl_check(transport, result, SLC_UPDATE, "moving parameters on the GPU", error);
+        sluice_status status = slc_wait_tick(wait, what, rank, error);
+        if (status != SLUICE_OK)
+            return status;
+        if (tries >= EAGER)
+            (void)nanosleep(&pause, NULL);
+    }
+}
+
 /* ---- the trainer: launching ---- */
 
 sluice_status slc_link_prepare(slc_nccl_peer *peer, size_t nparams, sluice_error *error)
 {
     size_t largest = 0;
     for (size_t i = 0; i < nparams; i++)
-        largest = peer->first[i + 1] - peer->first[i] > largest ? peer->first[i + 1] - peer->first[i] : largest;
+        if (peer->first[i + 1].landing - peer->first[i].landing > largest)
+            largest = peer->first[i + 1].landing - peer->first[i].landing;
     size_t most = MOST + largest; /* before a launch there may be one fewer than MOST, and the parameter that goes beyond */
     return slc_copies_make(&peer->copies, most, error);
 }
@@ -50,6 +69,10 @@ static void queue(slc_nccl_peer *peer, const slc_landing *landing, CUdeviceptr s
 static sluice_status launch(slc_transport *transport, slc_nccl_peer *peer, CUdeviceptr word, uint64_t value, sluice_error *error)
 {
     CUresult result = slc_copies_launch(&transport->cuda, &peer->copies, peer->stream);
+    if (result == CUDA_SUCCESS)
+        result = slc_moves_launch(&peer->moves, &transport->kernels, peer->first_move, peer->end_move - peer->first_move, 0,
+                                  peer->stream);
+    peer->first_move = peer->end_move;
     if (result == CUDA_SUCCESS && word != 0)
         result = transport->cuda.StreamWriteValue64(peer->stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT);
     return slc_nccl_check(transport, result, SLC_UPDATE, "launching copies to a worker", error);
@@ -75,19 +98,48 @@ static sluice_status await_slot(slc_nccl_peer *peer, slc_wait *wait, uint64_t *s
                           peer->rank, *slot, peer->slots);
 }
 
+/*
+ * What the kernel carries of a parameter, in a launch with what stands beside it in the table. Sources that are no longer
+ * where the table says are looked up anew, all at once, after what is under way.
+ */
+static sluice_status gather_moves(slc_transport *transport, slc_nccl_peer *peer, uint32_t param, CUdeviceptr source, slc_wait *wait,
+                                  sluice_error *error)
+{
+    size_t first = peer->first[param].move, end = peer->first[param + 1].move;
+    if (first == end)
+        return SLUICE_OK;
+    sluice_status status = SLUICE_OK;
+    bool aimed = slc_way_aimed(peer, param, source);
+    bool goes_on = peer->first_move == peer->end_move || first == peer->end_move || end == peer->first_move;
+    if (!aimed || !goes_on)
+        status = launch(transport, peer, 0, 0, error);
+    if (status == SLUICE_OK && !aimed)
+        status = await_stream(transport, peer->stream, "sending to", peer->rank, wait, error);
+    if (status == SLUICE_OK && !aimed)
+        status = slc_way_aim(transport, peer, error);
+    bool none = peer->first_move == peer->end_move;
+    if (none || end == peer->first_move)
+        peer->first_move = first;
+    if (none || first == peer->end_move)
+        peer->end_move = end;
+    return status;
+}
+
 static sluice_status send_to(slc_transport *transport, slc_nccl_peer *peer, uint32_t param, CUdeviceptr source, slc_wait *wait,
                              sluice_error *error)
 {
-    uint32_t begin = peer->first[param], end = peer->first[param + 1];
-    if (begin == end)
+    uint32_t begin = peer->first[param].landing, end = peer->first[param + 1].landing;
+    if (begin == end && peer->first[param].move == peer->first[param + 1].move)
         return SLUICE_OK;
     sluice_status status = enter_batch(transport, peer, error);
+    if (status == SLUICE_OK)
+        status = gather_moves(transport, peer, param, source, wait, error);
     if (status != SLUICE_OK)
         return status;
-    if (!peer->landing[begin].staged) {
+    if (begin == end || !peer->landing[begin].staged) {
         for (uint32_t i = begin; i < end; i++)
             queue(peer, &peer->landing[i], source);
-        if (slc_copies_count(&peer->copies) < peer->enough)
+        if (slc_copies_count(&peer->copies) + peer->end_move - peer->first_move < peer->enough)
             return SLUICE_OK;
         peer->enough = peer->enough < MOST ? peer->enough * GROWTH : MOST;
         return launch(transport, peer, 0, 0, error);
@@ -176,23 +228,6 @@ static sluice_status clear(slc_transport *transport, const slc_fill *fill, sluic
             index[--d] = 0;
         if (d == 0)
             return SLUICE_OK;
-    }
-}
-
-static sluice_status await_stream(slc_transport *transport, CUstream stream, const char *what, int32_t rank, slc_wait *wait,
-                                  sluice_error *error)
-{
-    const struct timespec pause = { .tv_nsec = 20000 };
-    enum { EAGER = 2000 }; /* queries in a row before the thread begins to sleep in between */
-    for (int tries = 0;; tries++) {
-        CUresult result = transport->cuda.StreamQuery(stream);
-        if (result != CUDA_ERROR_NOT_READY)
-            return slc_nccl_check(transport, result, SLC_UPDATE, "moving parameters on the GPU", error);
-        sluice_status status = slc_wait_tick(wait, what, rank, error);
-        if (status != SLUICE_OK)
-            return status;
-        if (tries >= EAGER)
-            (void)nanosleep(&pause, NULL);
     }
 }
 

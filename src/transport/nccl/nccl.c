@@ -48,6 +48,8 @@ static void close_peer(slc_transport *transport, slc_nccl_peer *peer)
         munmap(peer->mailboxes, slc_host_pages(peer->mailbox_bytes));
     slc_buffer_clear(&peer->landings);
     slc_release(peer->landing);
+    slc_release(peer->offset);
+    slc_moves_clear(&peer->moves, &transport->kernels);
     slc_release(peer->first);
     slc_copies_clear(&peer->copies);
 }
@@ -316,6 +318,8 @@ static sluice_status connect_trainer(slc_transport *transport, slc_wait *wait, s
         slc_nccl_peer *peer = &transport->peer[i];
         status = slc_nccl_greet(transport, peer, wait, error);
         if (status == SLUICE_OK)
+            status = slc_way_settle(transport, peer, error);
+        if (status == SLUICE_OK)
             status = slc_link_prepare(peer, transport->config.program->count, error);
         if (status == SLUICE_OK)
             status = try_peer(transport, peer, error);
@@ -348,6 +352,16 @@ static const char *nccl_road(const slc_transport *transport, size_t peer)
     (void)transport;
     (void)peer;
     return "link";
+}
+
+static slc_ways nccl_ways(const slc_transport *transport)
+{
+    slc_ways ways = { 0 };
+    for (size_t i = 0; i < transport->npeers; i++) {
+        ways.engine_bytes += transport->peer[i].engine_bytes;
+        ways.kernel_bytes += transport->peer[i].kernel_bytes;
+    }
+    return ways;
 }
 
 /* ---- a batch ---- */
@@ -441,6 +455,7 @@ const slc_transport_ops slc_nccl_transport = {
     .connect = nccl_connect,
     .road = nccl_road,
     .ready = nccl_ready,
+    .ways = nccl_ways,
     .begin = nccl_begin,
     .given_back = nccl_given_back,
     .run = nccl_run,
