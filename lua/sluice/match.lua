@@ -12,9 +12,11 @@ local match = {}
 local find, sub, byte, concat = string.find, string.sub, string.byte, table.concat
 
 local MOST_EXPANSIONS = 1024
+local MOST_LISTED = 16
 local MOST_DEEP = 2
 local MOST_SEGMENTS = 128
 local FIRST_STEPS, STEPS_EACH = 2000000, 300 -- nodes that finding may visit: some at first, more with every name
+local STEPS_OF_ALL = 2000 -- with every name, where it goes through several matchers
 local DOT = byte(".")
 local LONGEST = 4096 -- bytes of a name
 local TOO_LONG = ("is longer than a name can be (%d bytes)"):format(LONGEST)
@@ -39,7 +41,7 @@ end
 
 -- Replaces each {name=a|b} by each of its values: a list of { text =, bound = { name = value } }, and the names.
 local function expand(pattern)
-   local items, listed = { { text = pattern, bound = {} } }, {}
+   local items, listed, groups = { { text = pattern, bound = {} } }, {}, 0
    while true do
       local first, last, name, values = find(items[1].text, "{([%a_][%w_]*)=([^{}]*)}")
       local outer = items[1].text:match("{([%a_][%w_]*)=[^{}]*{")
@@ -50,7 +52,10 @@ local function expand(pattern)
       elseif listed[name] then
          return nil, ("captures {%s} twice"):format(name)
       end
-      listed[name] = values
+      listed[name], groups = values, groups + 1
+      if groups > MOST_LISTED then
+         return nil, ("has more than %d of {name=a|b}"):format(MOST_LISTED)
+      end
       local list, problem = read_values(name, values)
       if not list then
          return nil, problem
@@ -105,7 +110,9 @@ local function read_path(text, found)
       end
       count = count + 1
       path[count] = segment
-      if kind ~= "literal" then
+      if count > MOST_SEGMENTS then
+         return nil, ("has more than %d segments, which no name has"):format(MOST_SEGMENTS)
+      elseif kind ~= "literal" then
          wild = wild + 1
          kinds[count] = kind
          if name and found.names[name] or name and found.listed[name] then
@@ -246,11 +253,23 @@ local function give_up_plainly()
    error("the search among patterns is too long", 0)
 end
 
+--- What matchers share through which the same names go, one after the other: the segments of the last name, and the steps that
+-- finding may take.
+function match.search()
+   return { steps = FIRST_STEPS, each = STEPS_EACH, count = 0, head = {}, tail = {}, segment = {} }
+end
+
+--- Says how many matchers share it.
+function match.share(search, matchers)
+   search.each = math.min(STEPS_EACH, STEPS_OF_ALL / math.max(matchers, 1))
+end
+
 --- An empty matcher. After a find, matcher.from[k] and .to[k] say what the k-th wildcard of the pattern found matched.
 -- @param give_up called, and raises, when finding has taken too many steps; nil: an error of Lua's
-function match.new(give_up)
-   return setmetatable({ root = { least = math.huge }, from = {}, to = {}, head = {}, tail = {}, stack = {}, give_up = give_up or give_up_plainly,
-                         steps = FIRST_STEPS }, Matcher)
+-- @param search of match.search; nil: one of its own
+function match.new(give_up, search)
+   return setmetatable({ root = { least = math.huge }, from = {}, to = {}, stack = {}, give_up = give_up or give_up_plainly,
+                         search = search or match.search() }, Matcher)
 end
 
 --- Adds a simple pattern. Of several that match a name, the one with the smallest number wins.
@@ -296,63 +315,72 @@ local function take(self, node, wild)
 end
 
 -- Tries segments i to the last below `node`; `wild` wildcards were met on the way.
-local function walk(self, node, i, wild)
+local function walk(self, search, node, i, wild)
    if node.least >= self.best then
       return
    end
-   self.steps = self.steps - 1
-   if self.steps < 0 then
+   search.steps = search.steps - 1
+   if search.steps < 0 then
       self.give_up()
    end
-   local last = self.count
+   local last = search.count
    if i > last then
       if node.number and node.number < self.best then
          take(self, node, wild)
       end
    else
       local literal = node.literal
-      local next_node = literal and literal[self.segment[i]]
+      local next_node = literal and literal[search.segment[i]]
       if next_node then
-         walk(self, next_node, i + 1, wild)
+         walk(self, search, next_node, i + 1, wild)
       end
       next_node = node.one
       if next_node then
-         self.stack[2 * wild + 1], self.stack[2 * wild + 2] = self.head[i], self.tail[i]
-         walk(self, next_node, i + 1, wild + 1)
+         self.stack[2 * wild + 1], self.stack[2 * wild + 2] = search.head[i], search.tail[i]
+         walk(self, search, next_node, i + 1, wild + 1)
       end
    end
    local deep = node.deep
    if deep then
       local only_end = not (deep.literal or deep.one or deep.deep)
       for j = only_end and last + 1 or i, last + 1 do
-         local from = i <= last and self.head[i] or 1
-         self.stack[2 * wild + 1], self.stack[2 * wild + 2] = from, j > i and self.tail[j - 1] or from - 1
-         walk(self, deep, j, wild + 1)
+         local from = i <= last and search.head[i] or 1
+         self.stack[2 * wild + 1], self.stack[2 * wild + 2] = from, j > i and search.tail[j - 1] or from - 1
+         walk(self, search, deep, j, wild + 1)
       end
+   end
+end
+
+-- Splits a name into its segments; false where it has too many.
+local function split(search, name)
+   local head, tail, segment = search.head, search.tail, search.segment
+   local count, at = 0, 1
+   search.name, search.count = name, 0
+   while true do
+      local dot = find(name, ".", at, true)
+      count = count + 1
+      if count > MOST_SEGMENTS then
+         return false
+      end
+      head[count], tail[count] = at, (dot or #name + 1) - 1
+      segment[count] = sub(name, at, tail[count])
+      if not dot then
+         search.count = count
+         return true
+      end
+      at = dot + 1
    end
 end
 
 --- The value of the first pattern that matches, or nil.
 function Matcher:find(name)
-   local head, tail, segment = self.head, self.tail, self.segment or {}
-   self.segment = segment
-   local count, at = 0, 1
-   while true do
-      local dot = find(name, ".", at, true)
-      count = count + 1
-      if count > MOST_SEGMENTS then
-         return nil
-      end
-      head[count], tail[count] = at, (dot or #name + 1) - 1
-      segment[count] = sub(name, at, tail[count])
-      if not dot then
-         break
-      end
-      at = dot + 1
+   local search = self.search
+   if search.name == name and search.count == 0 or search.name ~= name and not split(search, name) then
+      return nil
    end
-   self.count, self.best, self.found = count, math.huge, nil
-   self.steps = self.steps + STEPS_EACH
-   walk(self, self.root, 1, 0)
+   self.best, self.found = math.huge, nil
+   search.steps = search.steps + search.each
+   walk(self, search, self.root, 1, 0)
    return self.found
 end
 

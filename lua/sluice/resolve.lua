@@ -5,6 +5,7 @@
 local check = require "sluice.check"
 local core = require "sluice.core"
 local default = require "sluice.default"
+local hosts = require "sluice.host"
 local nearest = require "sluice.nearest"
 local rule = require "sluice.rule"
 local scales = require "sluice.scales"
@@ -80,6 +81,9 @@ end
 local function shown_live(context)
    return {
       names = context.live_names, kinds = first_of_each_kind(context.live_names),
+      number = function(name)
+         return context.live[name] and context.live[name].number
+      end,
       read = function(name)
          local live = read_attributes(context, name, context.live[name])
          return { name = name, dtype = live.dtype, shape = { unpack(live.shape) }, attributes = words.plain(live.attributes) }
@@ -466,6 +470,7 @@ function resolve.check_host(text)
    elseif not value then
       check.raise("INVALID", ("the host's description (%s) must be a JSON object"):format(problem))
    end
+   hosts.check(value)
 end
 
 return resolve

@@ -67,12 +67,12 @@ local function plain_rule(file, value)
    return { pattern = value[1], body = body, place = file.at(value[1]) }
 end
 
--- A matcher that gives up where patterns are made to be searched for ever.
-local function new_matcher(set)
+-- A matcher that gives up where patterns are made to be searched for ever. `search` is nil, or what it shares with others.
+local function new_matcher(set, search)
    return match.new(function()
       check.raise("SCRIPT", ("%s: too many patterns with ** and captures could match alike; the search for a name's rule is too long")
          :format(set.path))
-   end)
+   end, search)
 end
 
 -- Counts patterns, each for every value of its {p=a|b}.
@@ -158,7 +158,7 @@ local function read_rename(set, file, key, pair)
    local function complain(problem)
       check.raise("SCRIPT", ('%s: %s "%s": %s'):format(file.at(pair[1]), key, pair[1], problem))
    end
-   local matcher, pattern = new_matcher(set), read_pattern(pair[1], complain)
+   local matcher, pattern = new_matcher(set, set.search[key]), read_pattern(pair[1], complain)
    count(set, file.at(pair[1]), pattern)
    local compiled, problem = match.template(pair[2], pattern)
    if not compiled then
@@ -231,9 +231,11 @@ end
 -- full, require_direct, scales, the path, and in `place` the "file:line" of rules, otherwise and full
 function rule.load(rules, environment)
    local set = { list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, files = 0, place = {}, renames = {}, live_renames = {},
-                 strips = {} }
+                 strips = {}, search = { rename = match.search(), rename_live = match.search() } }
    set.rules = new_matcher(set)
    add_file(set, rules, environment, nil)
+   match.share(set.search.rename, #set.renames)
+   match.share(set.search.rename_live, #set.live_renames)
    return set
 end
 

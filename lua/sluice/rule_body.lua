@@ -154,19 +154,22 @@ local function check_text(made, key, value)
    return value
 end
 
+-- Of keys that are not allowed the first; a table may have millions.
 local function check_keys(made, body, allowed)
-   local names = {}
+   local first
    for key in pairs(body) do
-      if type(key) ~= "number" and not allowed[key] then
-         names[#names + 1] = tostring(key)
+      if type(key) == "number" and (key < 1 or key % 1 ~= 0) then
+         fail(made, "strips are numbered from 1 on; it has the number %s", words.shown(key))
+      elseif type(key) ~= "number" and not allowed[key] then
+         local name = type(key) == "string" and key or words.shown(key)
+         first = (first == nil or name < first) and name or first
       end
    end
-   table.sort(names)
-   if names[1] then
-      if allowed ~= BODY_KEYS and BODY_KEYS[names[1]] then
-         fail(made, "%s is a word for the whole rule, not for one of its strips", names[1])
+   if first then
+      if allowed ~= BODY_KEYS and BODY_KEYS[first] then
+         fail(made, "%s is a word for the whole rule, not for one of its strips", first)
       end
-      fail(made, "unknown key '%s'%s", names[1], nearest.among(names[1], nearest.keys(allowed)))
+      fail(made, "unknown key '%s'%s", check.shorten(first), nearest.among(first, nearest.keys(allowed)))
    end
 end
 
@@ -230,17 +233,21 @@ local function check_strips(made, body)
    end
    local strips = {}
    for i = 1, count do
-      if type(body[i]) ~= "table" or words.kind(body[i]) then
-         fail(made, "strip %d (%s) must be a table", i, words.shown(body[i]))
+      if body[i] then -- false and nil are strips that a condition left out
+         if type(body[i]) ~= "table" or words.kind(body[i]) then
+            fail(made, "strip %d (%s) must be a table", i, words.shown(body[i]))
+         end
+         check_keys(made, body[i], STRIP_KEYS)
+         if table.maxn(body[i]) > 0 then
+            fail(made, "strip %d must hold no strips of its own", i)
+         end
+         strips[#strips + 1] = check_strip(made, body[i], body)
+         brings = brings or not strips[#strips].zero
       end
-      check_keys(made, body[i], STRIP_KEYS)
-      if table.maxn(body[i]) > 0 then
-         fail(made, "strip %d must hold no strips of its own", i)
-      end
-      strips[i] = check_strip(made, body[i], body)
-      brings = brings or not strips[i].zero
    end
-   if not brings then
+   if not strips[1] then
+      fail(made, "every strip is left out; leave out the rule")
+   elseif not brings then
       fail(made, 'every strip is zero, none brings the parameter; say skip = "a reason" if it is not served')
    end
    return strips

@@ -92,18 +92,6 @@ end
 
 -- ---- checking ----
 
--- "file:line" of the first line that holds `needle` (a pattern), "file" where none does.
-local function line_of(file, needle)
-   local number = 0
-   for line in (file.text .. "\n"):gmatch("([^\n]*)\n") do
-      number = number + 1
-      if line:find(needle) then
-         return ("%s:%d"):format(file.path, number)
-      end
-   end
-   return file.path
-end
-
 -- "file:line" of the last line that begins with `return`, of the first line where none does.
 local function last_return(file)
    local number, found = 0, 1
@@ -112,6 +100,18 @@ local function last_return(file)
       found = line:find("^%s*return%f[^%w_]") and number or found
    end
    return ("%s:%d"):format(file.path, found)
+end
+
+-- "file:line" of the first line that holds `needle` (a pattern), of the last return where none does.
+local function line_of(file, needle)
+   local number = 0
+   for line in (file.text .. "\n"):gmatch("([^\n]*)\n") do
+      number = number + 1
+      if line:find(needle) then
+         return ("%s:%d"):format(file.path, number)
+      end
+   end
+   return last_return(file)
 end
 
 -- The first line of each text that stands in quotes, read once: a file may hold thousands.
@@ -214,16 +214,18 @@ local function check_table(file, result)
    if result[1] ~= nil then
       check.raise("SCRIPT", ("%s: the file returns a list; its rules go under a key: return { rules = { ... } }"):format(last_return(file)))
    end
-   for _, key in ipairs(nearest.keys((function()
-      local names = {}
-      for key in pairs(result) do
-         names[tostring(key)] = true
+   local unknown -- the first: there may be millions
+   for key in pairs(result) do
+      if type(key) ~= "string" then
+         check.raise("SCRIPT", ("%s: the table has a key that is no name (%s)"):format(last_return(file), words.shown(key)))
       end
-      return names
-   end)())) do
-      if not KEYS[key] then
-         fail(file, key:gsub("%p", "%%%0"), "unknown key '%s'%s", key, nearest.hint(key, nearest.keys(KEYS)))
+      if not KEYS[key] and (unknown == nil or key < unknown) then
+         unknown = key
       end
+   end
+   if unknown then
+      fail(file, check.shorten(unknown):gsub("%p", "%%%0"), "unknown key '%s'%s", check.shorten(unknown),
+         nearest.hint(unknown, nearest.keys(KEYS)))
    end
    for key in pairs(KEYS) do
       if result[key] == false and KEYS[key] ~= "boolean" then

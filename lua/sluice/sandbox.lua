@@ -67,6 +67,8 @@ local function ordered_pairs(t)
    if type(t) ~= "table" then
       error("bad argument #1 to 'pairs' (table expected, got " .. type(t) .. ")", 2)
    end
+   local shown = getmetatable(t)
+   t = shown and shown.__values or t -- host, axes, meshes: what they are asked for
    local keys, strings, booleans = ordered_keys(t)
    sort(keys)
    sort(strings)

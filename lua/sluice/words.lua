@@ -5,6 +5,7 @@
 jit.off(true, true)
 
 local default = require "sluice.default"
+local host_keys = require("sluice.host").keys -- reading one that is absent gives nil, reading any other absent name is a mistake
 local match = require "sluice.match"
 local nearest = require "sluice.nearest"
 local numbers = require "sluice.numbers"
@@ -122,18 +123,6 @@ end
 
 -- ---- the host ----
 
--- What hosts say of themselves; reading one that is absent gives nil, reading any other absent name is a mistake.
-local HOST_KEYS = {}
-for key in ([[architecture quantization pipeline_parallel_size tensor_parallel_size num_attention_heads num_key_value_heads
-   head_dim hidden_size intermediate_size moe_intermediate_size num_experts vocab_size padded_vocab_size tie_word_embeddings
-   num_hidden_layers finalizes_modules weight_block_size repacks
-   pipeline_layers expert_parallel_size moe_tensor_parallel_size expert_map live_experts serves_mtp lora_modules
-   n_routed_experts n_shared_experts num_local_experts num_experts_per_tok first_k_dense_replace num_nextn_predict_layers
-   decoder_sparse_step mlp_only_layers shared_expert_intermediate_size
-   q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim attention_bias use_sliding_window vision_config]]):gmatch("%S+") do
-   HOST_KEYS[key] = true
-end
-
 -- Why everything goes whole to the host's loader, unless the file says that it knows better; false where nothing speaks for it.
 local function policy_word(host)
    return function(knows)
@@ -159,6 +148,22 @@ local function policy_word(host)
    end
 end
 
+-- The first of the live tensors that simple patterns without wildcards name.
+local function first_named(live, simples)
+   local best
+   for _, simple in ipairs(simples) do
+      if next(simple.kinds) then
+         return nil, true
+      end
+      local name = table.concat(simple.path, ".")
+      local number = live.number(name)
+      if number and (not best or number < live.number(best)) then
+         best = name
+      end
+   end
+   return best
+end
+
 -- The first live tensor that a pattern names, in the order in which the host registered them, or nil.
 local function live_word(live)
    return function(pattern)
@@ -168,6 +173,10 @@ local function live_word(live)
       end
       if not read then
          raise("live (%s) %s", shown(pattern), problem)
+      end
+      local named, has_wildcards = first_named(live, read.simples)
+      if not has_wildcards then
+         return named and live.read(named)
       end
       local matcher = match.new()
       for number, simple in ipairs(read.simples) do
@@ -183,6 +192,7 @@ end
 
 local function frozen(values, name, missing)
    return setmetatable({}, {
+      __values = values, -- for pairs
       __index = function(_, key)
          local value = values[key]
          if value == nil then
@@ -214,12 +224,12 @@ words.plain = plain
 
 local function frozen_host(host)
    local values = plain(host)
-   local known = nearest.keys(HOST_KEYS)
+   local known = nearest.keys(host_keys)
    for key in pairs(values) do
       known[#known + 1] = key
    end
    return values, frozen(values, "host", function(key)
-      if not HOST_KEYS[key] then
+      if not host_keys[key] then
          raise("the host's description has no '%s'%s", tostring(key), nearest.hint(tostring(key), known))
       end
    end)
@@ -228,7 +238,7 @@ end
 --- Says how to ask where Lua met a nil that the host should have said.
 function words.silent_host(problem, environment)
    local key = problem:match("field '([%w_]+)' %(a nil value%)$")
-   if key and HOST_KEYS[key] and environment.optional(key) == nil then
+   if key and host_keys[key] and environment.optional(key) == nil then
       return ('; the host does not say it: required "%s" asks for it'):format(key)
    end
    return ""
@@ -282,7 +292,7 @@ end
 -- @param host the host's description, decoded
 -- @param meshes the workers' meshes: a list of { name =, axes = { { name, size }, ... } }
 -- @param live { names = in order, kinds = the first of those that differ in numbers only,
---    read = function(name) -> { name =, dtype =, shape =, attributes = } }
+--    number = function(name) -> which it is in that order, or nil, read = function(name) -> { name =, dtype =, shape =, attributes = } }
 function words.environment(host, meshes, live)
    local axes, mesh_sizes, known_axis = axis_words(meshes)
    local values, frozen_values = frozen_host(host)

@@ -18,6 +18,11 @@ local function names(count, name)
    return { params = list, live = {} }
 end
 
+local LISTS = ""
+for i = 1, 500 do
+   LISTS = LISTS .. "{c" .. i .. "=x}"
+end
+
 local LONG_INTO = 'FILE:1: rule "{w}": ' .. ("w"):rep(200) .. "... goes into " .. ("w"):rep(200)
    .. "..., a name of 8000 bytes; a name has at most 4096"
 
@@ -34,6 +39,18 @@ describe("a hostile rule file", function()
         "FILE:2: rules must be a list; it has the key '1.5'" },
       { "has a pattern longer than any name", "return { rules = { rule(('x'):rep(5000)) {} } }",
         'FILE:1: rule "' .. ("x"):rep(200) .. '...": the pattern is longer than a name can be (4096 bytes)' },
+      { "has a pattern of hundreds of lists", "local s = '' for i = 1, 500 do s = s .. '{c' .. i .. '=x}' end\nreturn { rules = { rule(s) {} } }",
+         'FILE:2: rule "' .. LISTS:sub(1, 200) .. '...": the pattern has more than 16 of {name=a|b}' },
+      { "has a pattern of more segments than names have", "return { rules = { rule('w' .. ('.{c}'):rep(128)) {} } }",
+         'FILE:1: rule "' .. ("w" .. (".{c}"):rep(128)):sub(1, 200) .. '...": the pattern captures {c} twice' },
+      { "has a pattern of a thousand segments", "return { rules = { rule(('a.'):rep(1000) .. 'b') {} } }",
+         'FILE:1: rule "' .. ("a."):rep(100) .. '...": the pattern has more than 128 segments, which no name has' },
+      { "has keys without end", "local t = {} for i = 1, 2e5 do t['k' .. i] = 1 end\nreturn t", "FILE:2: unknown key 'k1'" },
+      { "has strips before the first", "return { rules = { rule 'w' { [0] = {} } } }",
+         'FILE:1: rule "w": strips are numbered from 1 on; it has the number 0' },
+      { "has a key that has no text", "return { [{}] = 1 }", "FILE:1: the table has a key that is no name (table)" },
+      { "has such a key in a rule", "return { rules = { rule 'w' { [{}] = 1 } } }", 'FILE:1: rule "w": unknown key \'table\'; known: alias, at, '
+         .. "companion, from, full, into, layout, pad, permute, shape, skip, zero" },
       { "has a template that multiplies a name", "return { rules = { rule '{w}' { into = ('{w}'):rep(60) } } }",
         'FILE:1: rule "{w}": into (' .. ("{w}"):rep(60) .. ") uses too many captures" },
       { "has a zero character in a pattern", "return { rules = { rule 'w\\0' {} } }",
@@ -67,6 +84,14 @@ describe("a hostile rule file", function()
          assert.equal(case[3], (resolve(case[2], case[4])))
       end)
    end
+
+   it("has renames that could match in thousands of ways, one after the other", function()
+      assert.equal("FILE: too many patterns with ** and captures could match alike; the search for a name's rule is too long", (resolve([[
+         local l = {}
+         for i = 1, 256 do l[i] = { "**.a" .. i .. ".**.b", "x" } end
+         return { rename = l, rules = {}, otherwise = "full" }
+      ]], names(400, ("a."):rep(30)))))
+   end)
 
    local ENDLESS = "FILE: too many patterns with ** and captures could match alike; the search for a name's rule is too long"
 

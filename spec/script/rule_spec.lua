@@ -218,6 +218,16 @@ describe("a rule file", function()
       assert.equal("skip", got.by.b.mode)
    end)
 
+   it("leaves strips out by condition, as false or nil", function()
+      local function placed(strips)
+         local got = resolving.resolve({ params = { "w" }, live = { "w" }, text = ('return { rules = { rule "w" { %s } } }'):format(strips) })
+         return got.ok and got.by.w.line:match("^direct (.-), because") or got.text
+      end
+      assert.equal("[0:8, 0:8] -> 'w' [:, :] ()", placed "false, nil, {}")
+      assert.equal("[0:8, 0:8] -> 'w' [:, :] (); zeros -> 'v' [] ()", placed "{}, host.head_dim, { into = 'v', zero = true }")
+      assert.equal('destination: FILE:1: rule "w": every strip is left out; leave out the rule', placed "false, false")
+   end)
+
    it("leaves rules out by condition, as false or nil", function()
       local got = resolving.resolve({ params = { "a" }, live = { "a" },
          text = 'return { rules = { nil, host.tie_word_embeddings and rule "a" { skip = "x" }, false, rule "a" {} } }' })
@@ -327,6 +337,32 @@ describe("the host", function()
       assert.equal("nil", value('optional "my_key"'))
    end)
 
+   it("is told of a known key whose value is of another kind, before it chooses other rules", function()
+      local cases = {
+         { { num_attention_heads = "8" }, 'num_attention_heads ("8") must be an integer of at least 0' },
+         { { head_dim = 1.5 }, "head_dim (1.5) must be an integer of at least 0" },
+         { { num_experts = false }, "num_experts (false) must be an integer of at least 0" },
+         { { tie_word_embeddings = 0 }, "tie_word_embeddings (0) must be true or false" },
+         { { tie_word_embeddings = "false" }, 'tie_word_embeddings ("false") must be true or false' },
+         { { weight_block_size = 128 }, "weight_block_size (128) must be a list" },
+         { { expert_map = { a = 1 } }, "expert_map (an object) must be a list" },
+         { { quantization = { method = "fp8" } }, "quantization (an object) must be a text, or false" },
+         { { repacks = 1 }, "repacks (1) must be true, false or a reason" },
+         { { vocab_size = "x", head_dim = "y" }, 'head_dim ("y") must be an integer of at least 0' },
+      }
+      for _, case in ipairs(cases) do
+         assert.equal("destination: the host's description: " .. case[2], value("1", { host = case[1] }))
+      end
+      assert.equal("nil", value("host.head_dim", { host = '{"head_dim":null,"tie_word_embeddings":null,"quantization":false}' }))
+      assert.equal("7", value("host.num_key_value_heads[2]", { host = { num_key_value_heads = { 8, 7 } } }))
+   end)
+
+   it("can be gone through, and so can axes", function()
+      assert.equal("a=1 b=2 ", value([[(function() local t = "" for k, x in pairs(host) do t = t .. k .. "=" .. x .. " " end return t end)()]],
+         { host = { b = 2, a = 1 } }))
+      assert.equal("tp4", value([[(function() for k, x in pairs(axes) do return k .. x end end)()]], { tp = 4 }))
+   end)
+
    it("shows its live tensors: the first that a pattern names", function()
       local case = { live = { { name = "a.0.w", shape = { 2, 3 }, dtype = "float32" },
                               { name = "a.1.w", shape = { 4, 5 }, attributes = { loader = "row", input_dim = 1 } } } }
@@ -335,6 +371,9 @@ describe("the host", function()
       assert.equal("row", value('live "**.1.w".attributes.loader', case))
       assert.equal("nil", value('live "b.**"', case))
       assert.equal("a.1.w", value('live "a.1.*".name', case))
+      assert.equal("a.1.w", value('live "a.1.w".name', case))
+      assert.equal("a.0.w", value('live "a.{l=1|0}.w".name', case))
+      assert.equal("nil", value('live "a.2.w"', case))
       assert.equal("a.0.w", value('live "a.{l}.w".name', case))
       assert.equal("destination: FILE:1: live (nil) must be a pattern in quotes", value("live(nil)"))
       assert.equal('destination: FILE:1: live ("a.{") has a segment \'{\' that is no capture: {name} is a whole segment, {name=a|b} lists '

@@ -1,0 +1,58 @@
+--- What a serving host says of itself: the keys that Sluice and its families know, and what each must be. A text where a number is
+-- meant, or a 0 for false, would choose other rules without a word. Any other key may hold anything.
+-- @module sluice.host
+
+local check = require "sluice.check"
+local core = require "sluice.core"
+
+local host = {}
+
+-- Sizes; some configurations have a list of them, one a layer.
+local SIZES = [[pipeline_parallel_size tensor_parallel_size num_attention_heads num_key_value_heads head_dim hidden_size intermediate_size
+   moe_intermediate_size num_experts vocab_size padded_vocab_size num_hidden_layers expert_parallel_size moe_tensor_parallel_size
+   n_routed_experts n_shared_experts num_local_experts num_experts_per_tok first_k_dense_replace num_nextn_predict_layers
+   decoder_sparse_step shared_expert_intermediate_size q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim]]
+
+local function is_size(value)
+   return type(value) == "table" or check.is_integer(value, 0)
+end
+
+local function is_boolean(value)
+   return type(value) == "boolean"
+end
+
+local KINDS = {
+   { keys = SIZES, holds = is_size, text = "an integer of at least 0" },
+   { keys = "tie_word_embeddings finalizes_modules serves_mtp attention_bias use_sliding_window", holds = is_boolean, text = "true or false" },
+   { keys = "weight_block_size pipeline_layers expert_map lora_modules mlp_only_layers", text = "a list", holds = check.is_list },
+   { keys = "architecture live_experts", holds = check.is_name, text = "a text" },
+   { keys = "quantization", text = "a text, or false", holds = function(value) return value == false or type(value) == "string" end },
+   { keys = "repacks", text = "true, false or a reason", holds = function(value) return is_boolean(value) or type(value) == "string" end },
+   { keys = "vision_config", text = "an object", holds = function(value) return type(value) == "table" end },
+}
+
+--- The set of known keys.
+host.keys = {}
+
+for _, kind in ipairs(KINDS) do
+   for key in kind.keys:gmatch("%S+") do
+      host.keys[key] = kind
+   end
+end
+
+--- Checks a description's known keys. Raises what is wrong with the first, in the order of their names.
+-- @param description the decoded object
+function host.check(description)
+   local wrong
+   for key, value in pairs(description) do
+      local kind = host.keys[key]
+      if kind and value ~= core.null and not kind.holds(value) and (wrong == nil or key < wrong) then
+         wrong = key
+      end
+   end
+   if wrong then
+      check.fail(description[wrong], "must be " .. host.keys[wrong].text, "the host's description: " .. wrong)
+   end
+end
+
+return host
