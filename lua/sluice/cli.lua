@@ -4,7 +4,8 @@
 local cli = {}
 
 local command_names = {
-   "run", "plan", "explain", "diff", "check", "repl", "simulate", "picture", "doctor", "trainer", "worker", "rank", "version",
+   "run", "plan", "explain", "diff", "check", "repl", "simulate", "picture", "doctor", "trainer", "worker", "rank",
+   "version", "manual",
 }
 
 -- Modules of the system are found where Debian puts them, never in the current directory.
@@ -87,6 +88,16 @@ local function report(fault, args)
    return fault.exit
 end
 
+--- What the program says of itself.
+-- @return its parser (argparse) and the list of commands, or nothing where argparse is missing
+function cli.describe()
+   local argparse = load_argparse()
+   if argparse then
+      local list = commands()
+      return build(argparse, list), list
+   end
+end
+
 --- Runs one command line.
 -- @param native the C functions (src/cli/native.h)
 -- @param argv the arguments, without the program's name
@@ -94,12 +105,11 @@ end
 function cli.main(native, argv)
    package.loaded["sluice.native"] = native
    local fault = require "sluice.cli.fault"
-   local argparse = load_argparse()
-   if not argparse then
+   local parser, list = cli.describe()
+   if not parser then
       return report({ exit = 1, text = "the Lua module argparse is missing (Debian: apt-get install lua-argparse)" })
    end
-   local list = commands()
-   local good, args = build(argparse, list):pparse(join_negative(argv))
+   local good, args = parser:pparse(join_negative(argv))
    if not good then
       local command = find(list, argv[1])
       return report({ exit = 2, text = ("%s\nTry: sluice %s--help"):format(args, command and command.name .. " " or "") })
