@@ -43,16 +43,16 @@
  *
  * The process. The library prints nothing, exits never, installs no signal handler (and raises no SIGPIPE), and changes no
  * locale, environment, working directory, umask or resource limit. From init to shutdown an engine has one more thread, which
- * tells the other ranks that this one lives while the host is busy; it calls nothing of the host, and what it learns, the next call says. Calls may
- * start threads that end with them; only the look-up of a host name may outlive its call, so that dlclose leaves the library
- * mapped. No signal is delivered to these threads. A process that forks must not use the engine in the child. Rule files are looked for along SLUICE_RULES_PATH, XDG_DATA_HOME and HOME (see options.rules); with a
- * GPU transport, SLUICE_CUDA_PLUGIN names the plugin. No other variable is read, but by the libraries that Sluice is linked to.
+ * tells the other ranks that this one lives while the host is busy; it calls nothing of the host, and what it learns, the
+ * next call says. Calls may start threads that end with them; only the look-up of a host name may outlive its call, so that
+ * dlclose leaves the library mapped. No signal is delivered to these threads. A process that forks must not use the engine
+ * in the child. Rule files are looked for along SLUICE_RULES_PATH, XDG_DATA_HOME and HOME (see options.rules); with a GPU
+ * transport SLUICE_CUDA_PLUGIN names the plugin. Other variables are read by the libraries that Sluice uses, not by itself.
  *
  * Versions. A change of the first number, or below 1.0 of the second, may break hosts and changes the library's soname;
- * other releases only add. So that they can, structs that a host gives begin with their size, as sizeof and the
- * initialisers say it: a struct of an older header works, and means what it meant; one of a newer header works as long as what this
- * library does not know is 0. A member that is added later means with 0 what was before it was there. Members called
- * `reserved` must be 0.
+ * other releases only add. So that they can, structs that a host gives begin with their size, as the initialisers say it:
+ * a struct of an older header works and means what it meant; one of a newer header works as long as what this library does
+ * not know is 0. A member that is added later means with 0 what was before it was there. Members called `reserved` must be 0.
  */
 #ifndef SLUICE_H
 #define SLUICE_H
@@ -241,7 +241,10 @@ typedef enum sluice_state {
 #undef SLUICE_STATE_ENUM
 } sluice_state;
 
-/* Creates an engine in state NEW. *engine is NULL on failure. Release with sluice_engine_destroy. */
+/*
+ * Creates an engine in state NEW. *engine is NULL on failure. Release with sluice_engine_destroy. Waits for nobody. Errors:
+ * INVALID (an option or a struct's size that can be none, a key that must not be trusted), UNSUPPORTED (a transport that is not known).
+ */
 SLUICE_API sluice_status sluice_engine_create(const sluice_options *options, sluice_engine **engine, sluice_error *error);
 
 /* Shuts down if need be (errors are logged) and frees the engine. NULL is allowed. */
@@ -280,6 +283,7 @@ SLUICE_API sluice_status sluice_register_live(sluice_engine *engine, const sluic
 /*
  * Describes the serving host to the rules: a JSON object of any keys that rule files see as `host` (quantization,
  * pipeline_parallel_size, num_attention_heads, finalizes_modules, ...; lua/README.md). Called again before init, it replaces.
+ * Errors: INVALID (no JSON object), STATE after init.
  */
 SLUICE_API sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size_t length, sluice_error *error);
 
@@ -287,14 +291,16 @@ SLUICE_API sluice_status sluice_describe_host(sluice_engine *engine, const char 
  * Gives the memory of one trainer shard: the contiguous row-major box that this rank holds of parameter `name` under its
  * announced layout. `bytes` must equal that box' size and `dtype` the announced one; both are checked at init, or at once
  * when called between updates with new memory. A rank whose box is empty, or that holds none of the parameter, registers
- * nothing or data NULL with 0 bytes.
+ * nothing or data NULL with 0 bytes. Errors: INVALID (bad name or dtype, and between updates a size or dtype that does not
+ * fit), STATE on a worker after init and when FAILED.
  */
 SLUICE_API sluice_status sluice_register_source(sluice_engine *engine, const char *name, const char *dtype, const void *data,
                                                 size_t bytes, sluice_error *error);
 
 /*
  * Memory that peers on this machine can map: sources allocated here move at the speed of a plain copy. Page-aligned,
- * zeroed, never visible in any file system, gone with the process. Release with sluice_memory_free before destroy.
+ * zeroed, never visible in any file system, gone with the process. Release with sluice_memory_free before destroy; between
+ * init and shutdown that does nothing, since peers may read the block. Errors: INVALID (no bytes), STATE after init.
  */
 SLUICE_API sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **data, sluice_error *error);
 SLUICE_API void sluice_memory_free(sluice_engine *engine, void *data);
@@ -303,7 +309,8 @@ SLUICE_API void sluice_memory_free(sluice_engine *engine, void *data);
 
 /*
  * Fills in `source_digest` of an init info (JSON, either schema; any digest present is replaced). *sealed is a new
- * terminated string, released with sluice_free. This is what a trainer sends to every worker.
+ * terminated string, released with sluice_free. This is what a trainer sends to every worker. Needs no engine, and any thread
+ * may call it. Errors: INVALID (what is wrong with the text, with its path).
  */
 SLUICE_API sluice_status sluice_seal_init_info(const char *json, size_t length, char **sealed, sluice_error *error);
 
@@ -317,7 +324,8 @@ SLUICE_API sluice_status sluice_init(sluice_engine *engine, const char *init_inf
 
 /*
  * The plan as JSON: counts and bytes by mode, coverage, unwritten live tensors, aliases, staging peak, roads, on a trainer
- * with GPUs sent_by (the bytes that it sends by copy_engines and by a kernel), and with `full` every parameter's destination and reason. *json is released with sluice_free.
+ * with GPUs sent_by (the bytes that it sends by copy_engines and by a kernel), and with `full` every parameter's
+ * destination and reason. *json is released with sluice_free. Errors: STATE before init and after shutdown.
  */
 SLUICE_API sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error);
 
@@ -358,7 +366,7 @@ SLUICE_API void sluice_free(void *memory);
 
 /*
  * Opens an update, on every rank. With `partial`, finish does not ask that every parameter came: refused (STATE) where the
- * next update must be a whole one, see sluice_version. Local: waits for nobody.
+ * next update must be a whole one, see sluice_version, and unless READY. Local: waits for nobody.
  */
 SLUICE_API sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_error *error);
 
@@ -366,7 +374,7 @@ SLUICE_API sluice_status sluice_start_update(sluice_engine *engine, bool partial
  * Moves the named parameters, in this order; every rank gives the same list. Returns when this rank's part is done: on a
  * worker the live tensors hold the new values and load_weights has returned; on a trainer the sources may change again.
  * INVALID or DISAGREE (unknown name, a name twice in this update, lists that differ): nothing moved, the update is still
- * open. Any other failure: FAILED on every rank.
+ * open. Any other failure (CALLBACK where the host's own said so): FAILED on every rank. STATE unless UPDATING.
  *
  * A list that is wrong in itself is refused at once, without waiting for anybody, and counts as this rank's call: the other
  * ranks' call is refused with this rank's cause, when they come to it, and all go on with the next one. Only where others
@@ -399,7 +407,10 @@ SLUICE_API sluice_status sluice_update(sluice_engine *engine, const char *const 
  */
 SLUICE_API sluice_status sluice_finish_update(sluice_engine *engine, const char *version, sluice_error *error);
 
-/* Gives an open update up, on every rank: each one's current or next call of it ends with CANCELLED and the state FAILED. */
+/*
+ * Gives an open update up, on every rank: each one's current or next call of it ends with CANCELLED and the state FAILED.
+ * From the thread that calls the engine; from another one: sluice_cancel. Errors: STATE unless UPDATING.
+ */
 SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error);
 
 /*
