@@ -305,6 +305,30 @@ SLUICE_API sluice_status sluice_register_source(sluice_engine *engine, const cha
 SLUICE_API sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **data, sluice_error *error);
 SLUICE_API void sluice_memory_free(sluice_engine *engine, void *data);
 
+/* ---- who may look (before init) --------------------------------------------------------------------------------- */
+
+/*
+ * Lets people attach: `sluice repl --attach PATH` then asks this engine, while it works, what it has planned and where it
+ * stands. `path` is where a Unix socket is made, "@name" a name without a file; or it is NULL and `fd` (else -1) is a listening
+ * Unix stream socket, which the engine takes over, also on failure. In state NEW, until sluice_shutdown, sluice_engine_destroy
+ * or sluice_refuse_attach, which remove the file; a second one is STATE. To look into the next init, too, call it again.
+ *
+ * Who: processes of this process' effective user, and root, as the kernel names them. The socket's mode is 0600. Where a file
+ * is, other than a socket of this user on which nobody listens, it is refused (INVALID), as is a folder in which anyone may
+ * replace files.
+ *
+ * What: the init info without its unique id, the host's description, the live tensors without their addresses, the rule
+ * files as they were read, the plan's digests, state, version, roads, and how far the batch under way is. Never a key, an
+ * address or a value of a tensor. Nothing can be changed or moved that way: there is no request that does.
+ *
+ * What it costs: one thread of the lowest priority that sleeps until somebody asks, at most 18 descriptors, and memory for a
+ * copy of the init info. The engine never waits for it: while init, an update or a reload is under way it answers from what was
+ * written beforehand and from a few numbers that the engine notes in passing. It calls nothing of the host. Whoever is slow
+ * or talks nonsense is dropped; how many were is logged at the end.
+ */
+SLUICE_API sluice_status sluice_allow_attach(sluice_engine *engine, const char *path, int fd, sluice_error *error);
+SLUICE_API sluice_status sluice_refuse_attach(sluice_engine *engine, sluice_error *error); /* OK, too, where nobody may attach */
+
 /* ---- init ------------------------------------------------------------------------------------------------------- */
 
 /*

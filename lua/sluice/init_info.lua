@@ -169,4 +169,11 @@ function init_info.seal(builder)
    return core.canonical(info)
 end
 
+--- The same init info, which has been read before, without its unique id.
+function init_info.without_secret(builder)
+   local info = decode(builder)
+   info.nccl_unique_id_b64 = nil
+   return core.canonical(info)
+end
+
 return init_info

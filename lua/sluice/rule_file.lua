@@ -70,6 +70,21 @@ function rule_file.give(name, text)
    given[name] = text
 end
 
+-- Files that were read in this state, in order, and each by its name.
+local was_read = {}
+
+--- What was read so far: a list of { name =, text = }.
+function rule_file.read_so_far()
+   return was_read
+end
+
+local function note(path, text)
+   if not was_read[path] then
+      was_read[path] = true
+      was_read[#was_read + 1] = { name = path, text = text }
+   end
+end
+
 local function read_path(path, place)
    local text, problem = given[path], nil
    if not text then
@@ -78,6 +93,7 @@ local function read_path(path, place)
    if not text then
       check.raise("INVALID", ("%srules (%s) must be a file that can be read"):format(place, check.shorten(problem, LONGEST_SHOWN)))
    end
+   note(path, text)
    return text, path
 end
 

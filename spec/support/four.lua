@@ -96,8 +96,12 @@ end
 function four.run(body, options)
    local fd, port = world.listen()
    options = options or {}
-   options.meanwhile = function()
+   local meanwhile = options.meanwhile
+   options.meanwhile = function(children)
       unistd.close(fd)
+      if meanwhile then
+         meanwhile(children)
+      end
    end
    return world.run(4, function(rank)
       local store = {}

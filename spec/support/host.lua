@@ -119,6 +119,17 @@ function host:describe(json)
    check(C.sluice_describe_host(self.engine, json, #json, err), err)
 end
 
+--- path: where a socket is made, or nil beside a descriptor.
+function host:allow_attach(path, fd)
+   local err = inside.error()
+   check(C.sluice_allow_attach(self.engine, path, fd or -1, err), err)
+end
+
+function host:refuse_attach()
+   local err = inside.error()
+   check(C.sluice_refuse_attach(self.engine, err), err)
+end
+
 function host:init(json)
    local err = inside.error()
    check(C.sluice_init(self.engine, json, #json, err), err)

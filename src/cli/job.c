@@ -300,6 +300,16 @@ static sluice_status read_boxes(lua_State *L, int index, slc_job *job, slc_serve
     return status;
 }
 
+static sluice_status read_strides(lua_State *L, int index, slc_served *served, sluice_error *error)
+{
+    lua_getfield(L, index, "strides");
+    served->strided = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+    if (!served->strided || read_list(L, index, "strides", served->ndim, 0, served->stride))
+        return SLUICE_OK;
+    return slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": strides must be one whole number a dim", served->name);
+}
+
 static sluice_status read_live(lua_State *L, int index, slc_job *job, sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
@@ -315,12 +325,36 @@ static sluice_status read_live(lua_State *L, int index, slc_job *job, sluice_err
         if (status == SLUICE_OK) {
             served->attributes = read_text(L, item, "attributes", &job->arena);
             served->unsourced = read_flag(L, item, "unsourced");
-            status = read_boxes(L, item, job, served, error);
+            status = read_strides(L, item, served, error);
         }
+        if (status == SLUICE_OK)
+            status = read_boxes(L, item, job, served, error);
         lua_pop(L, 1);
     }
     lua_pop(L, 1);
     return status;
+}
+
+static sluice_status read_files(lua_State *L, int index, slc_job *job, sluice_error *error)
+{
+    job->file = push_list(L, index, "files", sizeof *job->file, &job->arena, &job->nfiles);
+    bool good = job->file != NULL;
+    for (size_t i = 0; good && i < job->nfiles; i++) {
+        slc_job_file *file = &job->file[i];
+        lua_rawgeti(L, -1, (int)i + 1);
+        good = lua_istable(L, -1);
+        if (good) {
+            file->name = read_text(L, -1, "name", &job->arena);
+            lua_getfield(L, -1, "text");
+            const char *text = lua_tolstring(L, -1, &file->length);
+            file->text = text == NULL ? NULL : slc_arena_text(&job->arena, text, file->length);
+            lua_pop(L, 1);
+            good = file->name != NULL && file->text != NULL;
+        }
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    return good ? SLUICE_OK : slc_fail(error, SLUICE_INVALID, STAGE, "files must be a list of names with their texts");
 }
 
 /* ---- the whole ---- */
@@ -358,6 +392,7 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->road = read_text(L, index, "road", &job->arena);
     job->no_sm = read_flag(L, index, "no_sm");
     job->host = read_text(L, index, "host", &job->arena);
+    job->allow_attach = read_text(L, index, "allow_attach", &job->arena);
     job->save = read_text(L, index, "save", &job->arena);
     job->ordinary = read_flag(L, index, "ordinary");
     job->verify = read_flag(L, index, "verify");
@@ -383,6 +418,8 @@ sluice_status slc_job_read(lua_State *L, int index, slc_job *job, sluice_error *
         status = read_params(L, index, job, error);
     if (status == SLUICE_OK && slc_job_is_worker(job))
         status = read_live(L, index, job, error);
+    if (status == SLUICE_OK)
+        status = read_files(L, index, job, error);
     if (status != SLUICE_OK)
         slc_job_clear(job);
     return status;

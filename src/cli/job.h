@@ -53,8 +53,16 @@ typedef struct slc_served {
     slc_content *content;
     slc_zero *zero;
     bool unsourced; /* the trainer brings nothing for it: it keeps what it has, and has no contents and no zeros */
+    bool strided; /* `stride`, in elements, says where elements lie: of an engine that others serve; for plans only */
+    int64_t stride[SLC_JOB_DIMS];
     unsigned char *data; /* filled in by who allocates */
 } slc_served;
+
+/* A rule file that need not be on disk. */
+typedef struct slc_job_file {
+    const char *name, *text;
+    size_t length;
+} slc_job_file;
 
 typedef struct slc_job {
     int32_t rank, trainers, workers;
@@ -66,6 +74,8 @@ typedef struct slc_job {
     const char *init_info; /* sealed */
     size_t init_info_length;
     const char *host; /* JSON object */
+    slc_job_file *file;
+    size_t nfiles;
     const char *rules, *transport, *road; /* NULL: the engine's default */
     bool no_sm;
     double timeout_s;
@@ -79,6 +89,7 @@ typedef struct slc_job {
     uint32_t updates, batches;
     bool ordinary; /* sources in ordinary memory instead of memory that peers can map */
     bool verify;
+    const char *allow_attach; /* where people may attach; NULL for nowhere */
     const char *save; /* folder for what a worker holds after the last update; NULL for none */
     slc_checkpoint *checkpoint; /* NULL: generated values */
     slc_arena arena;

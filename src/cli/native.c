@@ -196,6 +196,7 @@ int slc_native_open(lua_State *L)
         { "plan", slc_native_plan },
         { "explain", slc_native_explain },
         { "open", slc_native_plan_open },
+        { "attach", slc_native_attach },
         { "traffic", slc_native_traffic },
         { "editor", slc_native_editor },
         { "facts", slc_native_facts },

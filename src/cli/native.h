@@ -6,7 +6,8 @@
  *   line.c     report(descriptor)           the socket of whoever started this rank, with a pulse
  *   plan.c     plan(job)                    one rank's plan without any network
  *   explain.c  explain(job, question)       an answer about it
- *   planned.c  open(job, name, text)        a plan that is kept, for many questions
+ *   planned.c  open(job)                    a plan that is kept, for many questions
+ *   attach.c   attach(path, word)           what an engine says at its door
  *   traffic.c  traffic(job, places)         what moves between all ranks
  *   edit.c     editor(session, path)        the console's line editor
  *   terminal.c rows interrupts release_signals shell private_file absolute
@@ -32,6 +33,7 @@ int slc_native_plan(lua_State *L);
 int slc_native_explain(lua_State *L);
 int slc_native_plan_open(lua_State *L);
 int slc_native_traffic(lua_State *L);
+int slc_native_attach(lua_State *L);
 int slc_native_facts(lua_State *L);
 int slc_native_folder(lua_State *L);
 int slc_native_editor(lua_State *L);

@@ -21,11 +21,6 @@ typedef struct planned {
     slc_resolution resolution;
 } planned;
 
-typedef struct given_text {
-    const char *name, *text;
-    size_t length;
-} given_text;
-
 static planned *get_planned(lua_State *L)
 {
     planned *p = luaL_checkudata(L, 1, TYPE);
@@ -238,6 +233,19 @@ static int read_parts(lua_State *L)
     return 1;
 }
 
+/* digests() -> of the source plan, of the destinations: as the engines that agree on this plan have them; or nil, text, status */
+static int read_digests(lua_State *L)
+{
+    const planned *p = get_planned(L);
+    char digest[SLC_DIGEST_TEXT];
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (slc_plan_digest_destinations(p->base.plan, digest, &error) != SLUICE_OK)
+        return slc_native_fail(L, &error);
+    lua_pushstring(L, p->base.info.computed_digest);
+    lua_pushstring(L, digest);
+    return 2;
+}
+
 static void end(planned *p)
 {
     slc_planning_end(&p->base);
@@ -256,7 +264,7 @@ static planned *new_planned(lua_State *L)
     static const luaL_Reg methods[] = {
         { "params", read_params },  { "live", read_live }, { "topology", read_topology }, { "explain", explain },
         { "rules", audit_rules },   { "flow", read_flow }, { "traffic", read_traffic },   { "parts", read_parts },
-        { "close", close_planned }, { NULL, NULL },
+        { "digests", read_digests }, { "close", close_planned },  { NULL, NULL },
     };
     planned *p = lua_newuserdata(L, sizeof *p);
     *p = (planned){ .job = { .listen_fd = -1, .key_fd = -1 } };
@@ -271,21 +279,10 @@ static planned *new_planned(lua_State *L)
     return p;
 }
 
-static int push_given(lua_State *L, void *context)
-{
-    const given_text *given = context;
-    lua_pushstring(L, given->name);
-    lua_pushlstring(L, given->text, given->length);
-    return 2;
-}
-
-/* open(job, name or nil, text) -> the plan, what is wrong with it as JSON. The job is a worker's; a rule file `name` is `text`. */
+/* open(job) -> the plan, what is wrong with it as JSON. The job is a worker's. */
 int slc_native_plan_open(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
-    lua_settop(L, 3);
-    given_text given = { .name = lua_tostring(L, 2) };
-    given.text = given.name == NULL ? "" : luaL_checklstring(L, 3, &given.length);
     planned *p = new_planned(L);
     sluice_error error = SLUICE_ERROR_INIT;
     char *json = NULL;
@@ -294,8 +291,6 @@ int slc_native_plan_open(lua_State *L)
         status = slc_planning_begin(&p->base, &p->job, &error);
     if (status == SLUICE_OK)
         slc_script_watch_alike(p->base.script, slc_lua_script(L));
-    if (status == SLUICE_OK && given.name != NULL)
-        status = slc_script_call(p->base.script, "rules", "sluice.rule_file", "give", push_given, NULL, &given, &error);
     if (status == SLUICE_OK) {
         slc_question question = question_of(p);
         status = slc_audit(p->base.script, p->base.plan, &question, &p->resolution, &json, &error);

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "script/call.h"
 #include "transport/transport.h"
 
 /* Live tensors need addresses that do not meet; nobody reads or writes there. */
@@ -21,15 +22,35 @@ static sluice_status add_live(slc_planning *p, const slc_job *job, sluice_error 
         for (int d = served->ndim - 1; d >= 0; d--) {
             live.shape[d] = served->shape[d];
             live.stride[d] = stride;
+            if (served->strided && !slc_multiply(served->stride[d], served->dtype->bytes, &live.stride[d]))
+                return slc_fail(error, SLUICE_INVALID, "live", "%s: its strides are too large", live.name);
             stride *= served->shape[d];
         }
         memcpy(&live.data, &address, sizeof address);
-        address += (uintptr_t)served->bytes + 256;
         sluice_status status = slc_live_set_add(&p->live, &live, error);
         if (status != SLUICE_OK)
             return status;
+        uintptr_t low;
+        slc_live_span(&p->live.item[p->live.count - 1], &low, &address);
+        address = (address > low ? address : low) + 256;
     }
     return SLUICE_OK;
+}
+
+static int push_file(lua_State *L, void *context)
+{
+    const slc_job_file *file = context;
+    lua_pushstring(L, file->name);
+    lua_pushlstring(L, file->text, file->length);
+    return 2;
+}
+
+static sluice_status give_files(slc_script *script, const slc_job *job, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; i < job->nfiles && status == SLUICE_OK; i++)
+        status = slc_script_call(script, "rules", "sluice.rule_file", "give", push_file, NULL, &job->file[i], error);
+    return status;
 }
 
 sluice_status slc_planning_begin(slc_planning *planning, const slc_job *job, sluice_error *error)
@@ -47,6 +68,8 @@ sluice_status slc_planning_begin(slc_planning *planning, const slc_job *job, slu
     double read = slc_now_s();
     if (status == SLUICE_OK && job->host != NULL)
         status = slc_script_describe_host(planning->script, job->host, strlen(job->host), error);
+    if (status == SLUICE_OK)
+        status = give_files(planning->script, job, error);
     if (status == SLUICE_OK)
         status = add_live(planning, job, error);
     planning->seconds_init_info = read - start;

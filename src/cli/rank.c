@@ -104,6 +104,8 @@ static sluice_status make(rank *r, sluice_error *error)
         status = sluice_engine_create(&options, &r->engine, error);
     if (status == SLUICE_OK)
         status = slc_cancel_begin(&r->cancel, r->engine, error);
+    if (status == SLUICE_OK && job->allow_attach != NULL)
+        status = sluice_allow_attach(r->engine, job->allow_attach, -1, error);
     if (status != SLUICE_OK)
         return status;
     return slc_job_is_worker(job) ? slc_serving_make(&r->serving, r->job, r->engine, error)

@@ -17,6 +17,8 @@
 
 void slc_stage_enter(const slc_stages *stages, const char *stage)
 {
+    stages->engine->stage = stage;
+    slc_engine_post(stages->engine);
     slc_say(&stages->engine->log, SLUICE_LOG_DEBUG, "%s: %s", stages->call, stage);
 }
 

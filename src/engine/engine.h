@@ -12,6 +12,8 @@
  *     staging.c    full parameters: slots, the mover thread, the sequence that load_weights pulls
  *     lifecycle.c  failure, abort, cancel, shutdown
  *     report.c     the plan and a failure as JSON
+ *     board.c      where the engine stands, for another thread to look at
+ *     attach.c     what it tells those who attach, and the door at which they do
  */
 #ifndef SLC_ENGINE_ENGINE_H
 #define SLC_ENGINE_ENGINE_H
@@ -23,6 +25,8 @@
 #include "base/memory.h"
 #include "base/names.h"
 #include "control/agree.h"
+#include "control/door.h"
+#include "engine/board.h"
 #include "plan/coverage.h"
 #include "plan/program.h"
 #include "script/init_info.h"
@@ -115,6 +119,10 @@ struct sluice_engine {
     slc_slab *slab; /* beside each region */
     size_t nregions, region_capacity;
 
+    const char *stage; /* of the init or reload under way; NULL for none */
+    slc_board board;
+    slc_door *door;    /* NULL where nobody may attach */
+
     slc_session *session; /* NULL in state NEW */
     bool dirty; /* since the last finished update, bytes of another one may have moved; outlives the session */
     char version[256];
@@ -176,6 +184,15 @@ void slc_checker_clear(slc_checker *checker); /* engine.c */
 /* version.c: round 4, in which each rank also says what it holds; the answer is kept in the session until init has ended well. */
 sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mine, slc_deadline deadline, sluice_error *error);
 void slc_take_version(sluice_engine *engine);
+
+/* report.c: roads with the number of peers on each. */
+struct json_t *slc_roads_json(const slc_session *session);
+
+/* attach.c. Writes on the board where the engine stands; by whoever has claimed it, after each change. */
+void slc_engine_post(sluice_engine *engine);
+/* Shows the plan in use to those who attach, if any may; init_info NULL: the one that was shown last. A failure is logged. */
+void slc_attach_show(sluice_engine *engine, const char *init_info, size_t length);
+void slc_attach_end(sluice_engine *engine); /* nobody may attach any more */
 
 /* staging.c */
 sluice_status slc_staging_create(sluice_engine *engine, slc_build *build, sluice_error *error); /* to build->staging */

@@ -189,6 +189,7 @@ static sluice_status make_session(sluice_engine *engine, const char *init_info, 
     slc_build_settle(session, session->build);
     engine->state = SLUICE_STATE_READY;
     slc_take_version(engine);
+    slc_attach_show(engine, init_info, length);
     const slc_plan_totals *totals = &session->build->totals;
     slc_say(&engine->log, SLUICE_LOG_INFO, "init: ready in %.3f s (%.3f s planning): %zu direct, %zu full, %zu alias, %zu skipped",
             session->seconds_init, session->build->seconds_planning, totals->direct, totals->full, totals->alias, totals->skip);

@@ -41,6 +41,8 @@ sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const c
 
 void slc_engine_leave(sluice_engine *engine)
 {
+    engine->stage = NULL;
+    slc_engine_post(engine);
     __atomic_store_n(&engine->busy, false, __ATOMIC_RELEASE);
 }
 
@@ -77,6 +79,7 @@ sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause)
 {
     slc_session *session = engine->session;
     engine->state = SLUICE_STATE_FAILED;
+    slc_engine_post(engine);
     slc_say(&engine->log, SLUICE_LOG_ERROR, "%s", cause->text);
     if (session->build->transport != NULL)
         session->build->ops->abort(session->build->transport);
@@ -122,6 +125,7 @@ sluice_status sluice_shutdown(sluice_engine *engine, sluice_error *error)
     sluice_status status = slc_engine_claim(engine, "shutdown", "shutdown", error);
     if (status != SLUICE_OK)
         return status;
+    slc_attach_end(engine);
     if (engine->session != NULL)
         slc_session_destroy(engine->session);
     engine->session = NULL;

@@ -41,10 +41,11 @@ static void change_over(sluice_engine *engine, slc_build *next, char *rules)
     session->build = next;
     slc_build_settle(session, next);
     slc_build_clear(old);
-    if (!session->is_worker)
-        return;
-    slc_release((void *)engine->options.rules);
-    engine->options.rules = rules;
+    if (session->is_worker) {
+        slc_release((void *)engine->options.rules);
+        engine->options.rules = rules;
+    }
+    slc_attach_show(engine, NULL, 0);
 }
 
 static sluice_status keep_old(sluice_engine *engine, slc_stages *stages, const sluice_error *found)

@@ -43,8 +43,7 @@ static json_t *coverage_report(const sluice_engine *engine, const slc_build *bui
                      uncovered_list(engine, coverage), "unsourced", unsourced);
 }
 
-/* Roads with the number of peers on each. */
-static json_t *roads_report(const slc_session *session)
+json_t *slc_roads_json(const slc_session *session)
 {
     json_t *roads = json_object();
     for (size_t i = 0; i < session->build->program.npeers; i++) {
@@ -116,7 +115,7 @@ sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **js
     json_object_set_new(report, "program_bytes", json_integer((json_int_t)build->program.bytes));
     json_object_set_new(report, "program_copies", json_integer((json_int_t)build->program.copies));
     json_object_set_new(report, "staging_bytes", json_integer((json_int_t)staging));
-    json_object_set_new(report, "roads", roads_report(session));
+    json_object_set_new(report, "roads", slc_roads_json(session));
     json_object_set_new(report, "seconds_planning", json_real(build->seconds_planning));
     json_object_set_new(report, "seconds_init", json_real(session->seconds_init));
     json_t *ways = session->is_worker ? NULL : ways_report(build);

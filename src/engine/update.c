@@ -50,6 +50,7 @@ sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_de
         return status;
     session->progress.bytes_done += (uint64_t)segment->bytes;
     session->progress.params_done++;
+    slc_board_done(&engine->board, session->progress.bytes_done, session->progress.params_done);
     slc_progress_say(engine, false);
     return SLUICE_OK;
 }
@@ -231,6 +232,7 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
     for (size_t i = 0; i < session->nasked; i++)
         session->delivery[session->asked[i]] = SLC_TORN;
     engine->dirty = engine->dirty || batch_has(session, SLC_MODE_DIRECT) || batch_has(session, SLC_MODE_FULL);
+    slc_engine_post(engine);
     if (move_batch(engine, deadline, error) != SLUICE_OK) {
         /* A peer that is gone may have ended because of what the group knows already: then that is the cause. */
         if (error->status == SLUICE_PEER || error->status == SLUICE_TIMEOUT)

@@ -283,14 +283,24 @@ static void take_sealed(lua_State *L, int count, void *context)
     memcpy(*b->sealed, text, length + 1);
 }
 
-sluice_status slc_init_info_seal(slc_script *script, const char *json, size_t length, char **sealed, sluice_error *error)
+static sluice_status write_anew(slc_script *script, const char *function, const char *json, size_t length, char **text, sluice_error *error)
 {
-    *sealed = NULL;
+    *text = NULL;
     slc_init_info info = { 0 };
     bool met = false;
-    builder b = { .json = json, .length = length, .info = &info, .met = &met, .sealed = sealed };
-    sluice_status status = slc_script_call(script, "init", "sluice.init_info", "seal", push_builder, take_sealed, &b, error);
+    builder b = { .json = json, .length = length, .info = &info, .met = &met, .sealed = text };
+    sluice_status status = slc_script_call(script, "init", "sluice.init_info", function, push_builder, take_sealed, &b, error);
     slc_release(b.layout);
     slc_plan_destroy(b.plan);
     return status;
+}
+
+sluice_status slc_init_info_seal(slc_script *script, const char *json, size_t length, char **sealed, sluice_error *error)
+{
+    return write_anew(script, "seal", json, length, sealed, error);
+}
+
+sluice_status slc_init_info_without_secret(slc_script *script, const char *json, size_t length, char **shown, sluice_error *error)
+{
+    return write_anew(script, "without_secret", json, length, shown, error);
 }

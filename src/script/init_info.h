@@ -29,4 +29,7 @@ sluice_status slc_init_info_read(slc_script *script, const char *json, size_t le
 /* The same JSON with source_digest set; *sealed is released with slc_release. */
 sluice_status slc_init_info_seal(slc_script *script, const char *json, size_t length, char **sealed, sluice_error *error);
 
+/* The same JSON, in canonical form and with any secret left out; *shown is released with slc_release. */
+sluice_status slc_init_info_without_secret(slc_script *script, const char *json, size_t length, char **shown, sluice_error *error);
+
 #endif

@@ -347,3 +347,29 @@ sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set
     slc_release(r.template);
     return status == SLUICE_OK ? slc_plan_complete(plan, error) : status;
 }
+
+typedef struct taker {
+    void (*take)(void *context, const char *name, const char *text, size_t length);
+    void *context;
+} taker;
+
+static void take_files(lua_State *L, int count, void *context)
+{
+    const taker *t = context;
+    for (int i = 1; count >= 1 && i <= (int)lua_objlen(L, 1); i++) {
+        size_t length;
+        lua_rawgeti(L, 1, i);
+        lua_getfield(L, -1, "name");
+        lua_getfield(L, -2, "text");
+        const char *read = luaL_checklstring(L, -1, &length);
+        t->take(t->context, luaL_checkstring(L, -2), read, length);
+        lua_pop(L, 3);
+    }
+}
+
+sluice_status slc_resolution_files(slc_script *script, void (*take)(void *context, const char *name, const char *text, size_t length),
+                                   void *context, sluice_error *error)
+{
+    taker t = { take, context };
+    return slc_script_call(script, "destination", "sluice.rule_file", "read_so_far", NULL, take_files, &t, error);
+}

@@ -33,6 +33,10 @@ sluice_status slc_script_check_attributes(slc_script *script, const char *stage,
 sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set *live, const char *rules, slc_arena *arena,
                           slc_resolution *resolution, sluice_error *error);
 
+/* Hands over each rule file that was read in this state, none of a family that ships. `text` is valid within the call. */
+sluice_status slc_resolution_files(slc_script *script, void (*take)(void *context, const char *name, const char *text, size_t length),
+                                   void *context, sluice_error *error);
+
 /*
  * After slc_coverage_check: with strict coverage, every live tensor that nothing writes whole must be unsourced or loaded.
  * INVALID names the first that is not.

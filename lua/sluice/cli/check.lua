@@ -9,7 +9,8 @@ local units = require "sluice.cli.units"
 local command = {
    name = "check", summary = "Checks a rule file against a deployment, or against lists of tensors: a gate for CI.",
    example = "sluice check my-llama.lua --deployment examples/deployments/llama3-8b.lua\n"
-      .. "   sluice check my-llama.lua --checkpoint model.safetensors.index.json --live live.json --host host.json --mesh tp=4\n\n"
+      .. "   sluice check my-llama.lua --checkpoint model.safetensors.index.json --live live.json --host host.json --mesh tp=4\n"
+      .. "   sluice check my-llama.lua --attach /run/user/1000/worker.sock\n\n"
       .. "Rules of a file that this one extends may lie idle; its own must each decide a parameter, unless --idle allows otherwise.\n"
       .. "Exit codes: 0 good; 1 the plan is refused or a rule does nothing; 2 wrong usage or wrong input. lua/PLAN.md says what\n"
       .. "--json holds.",
@@ -29,12 +30,14 @@ function command.configure(parser)
 end
 
 local function load(args)
-   if args.deployment and args.checkpoint then
-      fault.wrong("check: --deployment and --checkpoint say the same thing; one of them must go")
-   elseif args.deployment then
-      return source.load({ deployment = args.deployment, rules = args.rules, host = args.host, live = args.live, set = args.set })
-   elseif not args.checkpoint or not args.live then
-      fault.wrong("check: --deployment, or --checkpoint and --live, must say what the rules are for")
+   local ways = (args.deployment and 1 or 0) + (args.checkpoint and 1 or 0) + (args.attach and 1 or 0)
+   if ways > 1 then
+      fault.wrong("check: --deployment, --checkpoint and --attach say the same thing; one of them is enough")
+   elseif args.deployment or args.attach then
+      return source.load({ deployment = args.deployment, attach = args.attach, rules = args.rules, host = args.host, live_list = args.live_list,
+                           set = args.set })
+   elseif not args.checkpoint or not args.live_list then
+      fault.wrong("check: --deployment, --attach, or --checkpoint and --live, must say what the rules are for")
    end
    return source.of_lists(args)
 end

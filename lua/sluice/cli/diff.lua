@@ -12,6 +12,7 @@ local world = require "sluice.cli.world"
 local command = {
    name = "diff", summary = "Says which parameters two rule files, deployments or saved plans place otherwise.",
    example = "sluice diff llama my-llama.lua --deployment examples/deployments/llama3-8b.lua    (two rule files)\n"
+      .. "   sluice diff llama my-llama.lua --attach /run/user/1000/worker.sock                (on what a running engine serves)\n"
       .. "   sluice diff before.lua after.lua                                                  (two deployments)\n"
       .. "   sluice diff before.json after.json                             (what sluice plan --full --json wrote)\n\n"
       .. "Exit codes: 0 they are the same; 1 they differ; 2 wrong usage or wrong input. lua/PLAN.md says what --json holds.",
@@ -31,16 +32,13 @@ function command.configure(parser)
 end
 
 local function open(args, deployment, rules)
-   local from = source.load({ deployment = deployment, rules = rules, host = args.host, live = args.live, set = args.set })
-   local rank = args.rank or from.trainers
-   if rank < from.trainers or rank >= from.size then
-      fault.wrong("diff: --rank %d must be a worker's: %d to %d", rank, from.trainers, from.size - 1)
-   end
-   return planned.open(from, rank)
+   local from = source.load({ deployment = deployment, attach = args.attach, rules = rules, host = args.host,
+                              live_list = args.live_list, set = args.set })
+   return planned.open(from, from:worker("diff", args.rank))
 end
 
 local function side(args, what)
-   if args.deployment then
+   if args.deployment or args.attach then
       return open(args, args.deployment, what):side(what)
    end
    return planned.saved(fault.read_file("diff", what, LONGEST), what) or open(args, what):side(what)

@@ -4,29 +4,29 @@ local core = require "sluice.core"
 local explanation = require "sluice.cli.explanation"
 local fault = require "sluice.cli.fault"
 local native = require "sluice.native"
+local source = require "sluice.cli.source"
 local units = require "sluice.cli.units"
-local world = require "sluice.cli.world"
 
 local explain = {
    name = "explain", summary = "Explains a parameter or a live tensor of a deployment: its rule, its slices, who fills it.",
    example = "sluice explain examples/deployments/llama3-8b.lua model.layers.0.self_attn.k_proj.weight\n"
       .. "   sluice explain examples/deployments/llama3-8b.lua model.layers.0.self_attn.qkv_proj.weight --rank 5\n"
-      .. "   sluice explain examples/deployments/llama3-8b.lua '*.k_proj.*'\n\n"
+      .. "   sluice explain examples/deployments/llama3-8b.lua '*.k_proj.*'\n"
+      .. "   sluice explain --attach /run/user/1000/worker.sock model.norm.weight\n\n"
       .. "lua/EXPLAIN.md says what the answer with --json holds.",
 }
 
 function explain.configure(parser)
-   world.configure(parser)
+   source.arguments(parser, "World rank of the worker whose slices and live tensors are shown. When not given, all workers' "
+      .. "slices, and the live tensors of the first worker that has the name.")
    parser:argument("name", "A parameter, a live tensor, or a pattern: * is any text, with {braces} it is read as in a rule file. "
       .. "Left out: what is full, and what nothing writes."):args("?")
-   world.rank_option(parser, "World rank of the worker whose slices and live tensors are shown. When not given, all workers' "
-      .. "slices, and the live tensors of the first worker that has the name.")
+   parser:flag("--json", "Print one JSON object on standard output.")
    parser:flag("--all", "Show every rule tried, every group of workers and every match.")
 end
 
-local function ask(here, rank, args)
-   local job = here:job(rank, here:init_info("127.0.0.1", 1))
-   local text = fault.check(native.explain(job, { name = args.name or "", one_rank = args.rank ~= nil, all = args.all == true }))
+local function ask(from, rank, args)
+   local text = fault.check(native.explain(from:job(rank), { name = args.name or "", one_rank = args.rank ~= nil, all = args.all == true }))
    local answer, problem = core.json(text)
    if not answer then
       fault.raise(1, "explain: %s", problem)
@@ -41,15 +41,14 @@ local function other_rank(answer, args)
 end
 
 function explain.run(args)
-   local here = world.load(args)
-   local rank = args.rank or here.trainers
-   if rank < here.trainers or rank >= here.size then
-      fault.wrong("explain: --rank %d must be a worker's: %d to %d", rank, here.trainers, here.size - 1)
+   if args.attach and not args.name then -- the one word beside it is the name
+      args.name, args.deployment = args.deployment, nil
    end
-   local answer, text = ask(here, rank, args)
-   local other = other_rank(answer, args)
+   local from = source.load(args)
+   local answer, text = ask(from, from:worker("explain", args.rank), args)
+   local other = from.world and other_rank(answer, args)
    if other then
-      answer, text = ask(here, other, args)
+      answer, text = ask(from, other, args)
    end
    if answer.bad_pattern then
       fault.wrong("explain: %s: %s", args.name, answer.bad_pattern)

@@ -15,7 +15,6 @@ local timeline = require "sluice.picture.timeline"
 local units = require "sluice.cli.units"
 local ways = require "sluice.picture.ways"
 local words = require "sluice.picture.words"
-local world = require "sluice.cli.world"
 
 local picture = {
    name = "picture", summary = "Draws a deployment: who sends how much to whom, what takes how long, how a tensor is cut and filled.",
@@ -29,13 +28,14 @@ local picture = {
 local CELLS, STDOUT = 64, 1
 
 function picture.configure(parser)
-   world.configure(parser)
+   source.arguments(parser, "World rank of the worker whose live tensor is drawn. The first that has it when not given.",
+      "--live-list")
    parser:option("--parameter", "Draw how this parameter is cut on both sides, and which shard feeds which slice."):argname("<name>")
    parser:option("--live", "Draw who fills this live tensor."):argname("<name>")
    parser:option("--out", "Write to FILE: a page where it ends in .html, one SVG where it ends in .svg. Characters on standard "
       .. "output when not given."):argname("<file>")
-   world.rank_option(parser, "World rank of the worker whose live tensor is drawn. The first that has it when not given.")
    simulate.model_options(parser)
+   parser:flag("--json", "Print one JSON object on standard output.")
 end
 
 -- ---- what is drawn ----
@@ -197,12 +197,8 @@ function picture.run(args)
    if args.out and kind ~= "html" and kind ~= "svg" then
       fault.wrong("picture: --out (%s) must end in .html or .svg", args.out)
    end
-   local here, model = world.load(args), simulate.model(args)
-   local rank = args.rank or here.trainers
-   if rank < here.trainers or rank >= here.size then
-      fault.wrong("picture: --rank %d must be a worker's: %d to %d", rank, here.trainers, here.size - 1)
-   end
-   local plan = planned.open(source.of_world(here), rank)
+   local from, model = source.load(args), simulate.model(args)
+   local plan = planned.open(from, from:worker("picture", args.rank))
    if plan.problem then
       fault.wrong("%s", plan.problem)
    end

@@ -3,12 +3,13 @@
 local native = require "sluice.native"
 local fault = require "sluice.cli.fault"
 local json = require "sluice.cli.json"
+local source = require "sluice.cli.source"
 local units = require "sluice.cli.units"
-local world = require "sluice.cli.world"
 
 local plan = {
    name = "plan", summary = "Plans a deployment for one rank, without moving anything.",
    example = "sluice plan examples/deployments/llama3-8b.lua --rank 4\n"
+      .. "   sluice plan --attach /run/user/1000/worker.sock\n"
       .. "   sluice plan examples/deployments/llama3-8b.lua --full --json > plan.json    (which sluice diff reads)\n\n"
       .. "lua/PLAN.md says what --json holds.",
 }
@@ -16,9 +17,9 @@ local plan = {
 local steps = { "init_info", "live", "resolve", "check", "compile" }
 
 function plan.configure(parser)
-   world.configure(parser)
-   world.rank_option(parser, "World rank to plan for; trainers come first. The first worker when not given.")
+   source.arguments(parser, "World rank to plan for; trainers come first. The first worker when not given.")
    parser:flag("--full", "List every parameter with its destination.")
+   parser:flag("--json", "Print one JSON object on standard output.")
 end
 
 local function mode_line(mode, totals)
@@ -65,29 +66,28 @@ local function mark_lists(result)
 end
 
 --- The plan of one rank, as `sluice plan --json` prints it.
--- @param here the world
+-- @param from of sluice.cli.source
 -- @param rank the world rank
--- @param init_info the sealed init info
 -- @param[opt] full whether every parameter is listed, as `plan`
-function plan.make(here, rank, init_info, full)
-   local worker = math.max(rank, here.trainers)
-   local result = fault.check(native.plan(here:job(worker, init_info), rank, full))
+function plan.make(from, rank, full)
+   local worker = rank < from.trainers and (from.rank or from.trainers) or from:worker("plan", rank)
+   local result = fault.check(native.plan(from:job(worker), rank, full))
    mark_lists(result)
-   result.rank, result.role, result.model = rank, here:role(rank), here.title
-   result.trainers, result.workers, result.transport = here.trainers, here.workers, here.deployment.transport
-   result.seconds.describe = here.seconds
+   result.rank, result.role, result.model = rank, from:role(rank), from.title
+   result.trainers, result.workers = from.trainers, from.workers
+   result.transport = from.transport or "host"
+   result.seconds.describe = from.seconds or 0
    result.peak_bytes = native.peak()
    return result
 end
 
 function plan.run(args)
-   local here = world.load(args)
-   local rank = args.rank or here.trainers
-   if rank >= here.size then
-      fault.wrong("plan: --rank %d must be below the world size %d", rank, here.size)
+   local from = source.load(args)
+   local rank = args.rank or from.rank or from.trainers
+   if rank >= from.size then
+      fault.wrong("plan: --rank %d must be below the world size %d", rank, from.size)
    end
-   -- Nobody meets anybody: any address will do.
-   local result = plan.make(here, rank, here:init_info("127.0.0.1", 1), args.full)
+   local result = plan.make(from, rank, args.full)
    if args.json then
       io.stdout:write(json.encode(result), "\n")
    else

@@ -27,9 +27,9 @@ end
 function planned.open(source, rank, overlay)
    local job = source:job(rank)
    if overlay then
-      job.rules = overlay.name
+      job.rules, job.files = overlay.name, { overlay, unpack(job.files or {}) }
    end
-   local handle, answer, status = native.open(job, overlay and overlay.name, overlay and overlay.text)
+   local handle, answer, status = native.open(job)
    if not handle then
       fault.check(nil, answer, status)
    end
@@ -85,6 +85,22 @@ function planned:rules()
    return self.audit
 end
 
+--- The digests of the source plan and of the destinations, as engines agree on them; nothing where a rule is wrong.
+function planned:digests()
+   if self.problem then
+      return nil
+   end
+   local source_digest, destinations = fault.check(self.handle:digests())
+   return { source = source_digest, destinations = destinations }
+end
+
+--- Whether a running engine has this very plan.
+-- @param engine of a source: its digests
+function planned:is_of(engine)
+   local digests = self:digests()
+   return digests ~= nil and digests.source == engine.source_digest and digests.destinations == engine.destination_digest
+end
+
 --- What a rank sends (a trainer) or receives (a worker).
 function planned:flow(rank)
    return (fault.check(self.handle:flow(rank)))
@@ -93,7 +109,7 @@ end
 --- What moves between all ranks: see native.h.
 function planned:traffic(places)
    local traffic = fault.check(self.handle:traffic(places))
-   traffic.staging_slots = self.source.world and self.source.world.deployment.staging_slots or 2
+   traffic.staging_slots = self.source.staging_slots or 2
    return traffic
 end
 

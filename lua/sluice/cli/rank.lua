@@ -40,6 +40,7 @@ local function configure(parser)
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
    parser:option("--save", world.save_help):argname("<folder>")
+   parser:option("--allow-attach", world.attach_help):argname("<path>"):target("allow_attach")
    -- Between `sluice run` and its ranks.
    parser:option("--init-info"):target("init_info"):hidden(true)
    parser:option("--report-fd"):target("report_fd"):convert(number):hidden(true)
@@ -114,7 +115,7 @@ local function run(args, role)
    local job = here:job(stand.rank, info, {
       listen_fd = args.listen_fd or -1, key_fd = args.key_fd or -1, key_file = args.key_file,
       insecure_control = args.insecure_control or false, verify = not args.no_verify, ordinary = args.memory == "ordinary",
-      save = args.save,
+      save = args.save, allow_attach = world.attach_path(args.allow_attach, stand.rank),
    })
    if report then
       here = nil -- luacheck: ignore

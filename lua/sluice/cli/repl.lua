@@ -6,13 +6,13 @@ local native = require "sluice.native"
 local session = require "sluice.console.session"
 local source = require "sluice.cli.source"
 local units = require "sluice.cli.units"
-local world = require "sluice.cli.world"
 
 local repl = {
    name = "repl", summary = "A console on one plan: asks it questions, tries rules; never moves weights.",
    example = "sluice repl examples/deployments/llama3-8b.lua\n"
       .. "   sluice repl init_info.json --host host.json --live live.json --rules mine.lua\n"
-      .. "   sluice repl examples/deployments/llama3-8b.lua -e 'explain \"model.norm.weight\"' -e 'bytes()'\n\n"
+      .. "   sluice repl examples/deployments/llama3-8b.lua -e 'explain \"model.norm.weight\"' -e 'bytes()'\n"
+      .. "   sluice repl --attach /run/user/1000/worker.sock                    (an engine that runs; reads only)\n\n"
       .. "Without a terminal it reads statements from standard input and prints plainly; it ends with 1 where one failed. The words\n"
       .. "are those of `help`.",
 }
@@ -21,12 +21,7 @@ local STDIN, STDOUT = 0, 1
 local PROMPT, MORE = "sluice> ", "   ...> "
 
 function repl.configure(parser)
-   parser:argument("deployment", "Deployment file, or an init info (JSON).")
-   parser:option("--rules", "Rule file, or the name of a family."):argname("<rules>")
-   source.configure(parser)
-   parser:option("--layers", "Use only the first LAYERS layers of the deployment's model."):argname("<layers>")
-   parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
-   world.rank_option(parser, "World rank of the worker whose live tensors are meant. The first worker when not given.")
+   source.arguments(parser, "World rank of the worker whose live tensors are meant. The first worker when not given.")
    parser:option("-e", "Run a statement instead of reading any; may be given again."):count("*"):argname("<statement>"):target("statements")
    parser:flag("--no-history", "Keep no history of what is typed."):target("no_history")
    parser:flag("--no-pager", "Print what is longer than the terminal all at once."):target("no_pager")
@@ -138,14 +133,26 @@ local function history_path()
    return native.private_file(state .. "/sluice", "history")
 end
 
+local function digest_line(here)
+   local engine = here.source.engine
+   if not engine then
+      return ""
+   elseif here.plan:is_of(engine) then
+      return ("\nplanned here again, it has the engine's digest: %s"):format(engine.destination_digest:sub(1, 16))
+   end
+   return engine.in_use and ("\nplanned here again, it is not the engine's plan: its library is %s"):format(engine.library)
+      or '\nit is not the engine\'s plan: diff "engine" tells where they differ'
+end
+
 local function banner(here)
    local plan = here.plan
+   local engine = here.attached and "attached to " .. here.attached.path .. ", for reading only: engine tells how far it is.\n" or ""
    if not plan then
-      return "no plan: " .. here.problem
+      return engine .. "no plan: " .. here.problem
    end
-   local text = ("%s: %s to %s, %s. help lists the words."):format(plan.title, units.count(plan.trainers, "trainer"),
+   local text = engine .. ("%s: %s to %s, %s. help lists the words."):format(plan.title, units.count(plan.trainers, "trainer"),
       units.count(plan.workers, "worker"), units.count(#plan.handle:live(), "live tensor"))
-   return text .. (plan.problem and "\nthis plan is refused: " .. plan.problem or "")
+   return text .. (plan.problem and "\nthis plan is refused: " .. plan.problem or "") .. digest_line(here)
 end
 
 local function run_on_terminal(here, evaluator, args)
@@ -181,12 +188,17 @@ local function run_on_terminal(here, evaluator, args)
 end
 
 function repl.run(args)
-   local from = source.load(args)
-   local rank = args.rank or from.trainers
-   if rank < from.trainers or rank >= from.size then
-      fault.wrong("repl: --rank %d must be a worker's: %d to %d", rank, from.trainers, from.size - 1)
+   local here
+   if args.attach then
+      here = session.attach(args.attach, function()
+         local from = source.load(args)
+         from:worker("repl", args.rank)
+         return from
+      end)
+   else
+      local from = source.load(args)
+      here = session.open(from, from:worker("repl", args.rank))
    end
-   local here = session.open(from, rank)
    local evaluator = evaluate.new(here, write)
    if args.statements[1] then
       local i = 0

@@ -5,6 +5,7 @@ local fault = require "sluice.cli.fault"
 local json = require "sluice.cli.json"
 local plan = require "sluice.cli.plan"
 local progress = require "sluice.cli.progress"
+local source = require "sluice.cli.source"
 local supervise = require "sluice.cli.supervise"
 local tally = require "sluice.cli.tally"
 local units = require "sluice.cli.units"
@@ -25,6 +26,7 @@ function run.configure(parser)
    parser:flag("--no-verify", "Move only; check nothing."):target("no_verify")
    parser:flag("--quiet", "Show no progress.")
    parser:option("--save", world.save_help):argname("<folder>")
+   parser:option("--allow-attach", world.attach_help .. " Without it only the first worker makes one."):argname("<path>"):target("allow_attach")
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
 end
@@ -77,6 +79,9 @@ local function ranks_of(here, args, init_info, port, listener)
       end
       if args.save then
          arguments[#arguments + 1] = "--save=" .. args.save
+      end
+      if args.allow_attach and (rank == here.trainers or args.allow_attach:find("{rank}", 1, true)) then
+         arguments[#arguments + 1] = "--allow-attach=" .. args.allow_attach
       end
       if rank == 0 then
          arguments[#arguments + 1] = "--listen-fd=" .. listener
@@ -182,7 +187,9 @@ function run.execute(here, args)
    end
    local listener, port = fault.check(native.listen(here.size))
    local init_info = here:init_info("127.0.0.1", port)
-   local planned = plan.make(here, here.trainers, init_info)
+   local from = source.of_world(here)
+   from.info = init_info
+   local planned = plan.make(from, here.trainers)
    planned.worker_bytes = planned.program.bytes
    check_memory(here, planned)
    show:line("%s: %s to %s, %d parameters direct (%s), %d full (%s)", here.title, units.count(here.trainers, "trainer"),

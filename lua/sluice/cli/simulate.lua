@@ -7,7 +7,6 @@ local json = require "sluice.cli.json"
 local predict = require "sluice.simulate".predict
 local source = require "sluice.cli.source"
 local units = require "sluice.cli.units"
-local world = require "sluice.cli.world"
 
 local simulate = {
    name = "simulate", summary = "Predicts an update's bytes a rank and link, and its time, beside other ways to do it.",
@@ -38,8 +37,9 @@ function simulate.model_options(parser)
 end
 
 function simulate.configure(parser)
-   world.configure(parser)
+   source.arguments(parser)
    simulate.model_options(parser)
+   parser:flag("--json", "Print one JSON object on standard output.")
 end
 
 --- The cost model that arguments give.
@@ -51,15 +51,15 @@ function simulate.model(args)
    return cost.model(given)
 end
 
---- The traffic of a deployment's plan.
--- @param here the world
+--- The traffic of a plan.
+-- @param from of sluice.cli.source
 -- @param model of simulate.model
 -- @param[opt] cells the most rows and columns of its matrix
-function simulate.traffic(here, model, cells)
+function simulate.traffic(from, model, cells)
    local places = cost.places(model)
    places.cells = cells
-   local traffic = fault.check(native.traffic(source.of_world(here):job(here.trainers), places))
-   traffic.staging_slots = here.deployment.staging_slots or 2
+   local traffic = fault.check(native.traffic(from:job(from:worker "simulate"), places))
+   traffic.staging_slots = from.staging_slots or 2
    return traffic
 end
 
@@ -175,13 +175,13 @@ local function write_json(here, model, traffic, result)
 end
 
 function simulate.run(args)
-   local here, model = world.load(args), simulate.model(args)
-   local traffic = simulate.traffic(here, model)
+   local from, model = source.load(args), simulate.model(args)
+   local traffic = simulate.traffic(from, model)
    local result = predict(traffic, model)
    if args.json then
-      write_json(here, model, traffic, result)
+      write_json(from, model, traffic, result)
    else
-      write(here, model, traffic, result)
+      write(from, model, traffic, result)
    end
    return 0
 end

@@ -1,6 +1,7 @@
 --- What a plan is made of, as commands without ranks take it: a deployment, an init info with a host's description and a list of
--- live tensors, or a checkpoint's list with both. Reads files; starts nothing.
+-- live tensors, a checkpoint's list with both, or an engine that runs. Reads files and asks that engine; starts nothing.
 
+local attached = require "sluice.cli.attached"
 local cjson = require "cjson"
 local core = require "sluice.core"
 local native = require "sluice.native"
@@ -18,20 +19,41 @@ local MOST_RANKS = 2 ^ 31 - 1
 local Source = {}
 Source.__index = Source
 
---- Adds --host and --live to a command's parser.
-function source.configure(parser)
+--- Adds --attach, --host and --live to a command's parser.
+-- @param[opt] live_option what --live is called, where that name is taken
+function source.configure(parser, live_option)
+   parser:option("--attach", "A running engine, at the socket that its host opened (sluice run --allow-attach), says all but the "
+      .. "rules, and these unless --rules does."):argname("<socket>")
    parser:option("--host", "What the serving host says of itself (a JSON object), where no deployment says it."):argname("<host.json>")
-   parser:option("--live", "Live tensors of the worker, where no deployment says them: a JSON list of name, dtype, shape and "
-      .. "attributes, or a safetensors file."):argname("<live.json>")
+   parser:option(live_option or "--live", "Live tensors of the worker, where no deployment says them: a JSON list of name, dtype, shape "
+      .. "and attributes, or a safetensors file."):argname("<live.json>"):target("live_list")
 end
 
-local function decode(stage, path, longest)
-   local text = fault.read_file(stage, path, longest)
+--- Adds everything that says what is planned, and for which worker, to a command's parser.
+-- @param[opt] rank_help what --rank means there, if it has that option
+-- @param[opt] live_option as for configure
+function source.arguments(parser, rank_help, live_option)
+   parser:argument("deployment", "Deployment file, or an init info (JSON) beside --host and --live."):args("?")
+   parser:option("--rules", "Rule file, or the name of a family."):argname("<rules>")
+   source.configure(parser, live_option)
+   parser:option("--layers", "Use only the first LAYERS layers of the deployment's model."):argname("<layers>")
+   parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
+   if rank_help then
+      world.rank_option(parser, rank_help)
+   end
+end
+
+local function decode_text(stage, path, text)
    local value, problem = core.json(text)
    if value == nil then
       fault.wrong("%s: %s: %s", stage, path, problem)
    end
-   return value, text
+   return value
+end
+
+local function decode(stage, path, longest)
+   local text = fault.read_file(stage, path, longest)
+   return decode_text(stage, path, text), text
 end
 
 -- ---- lists of tensors ----
@@ -50,19 +72,22 @@ local function tensor_of(stage, path, i, item)
    if attributes ~= nil and type(attributes) ~= "table" then
       fault.wrong("%s.attributes of %s must be an object", place, item.name)
    end
-   return { name = item.name, dtype = item.dtype, shape = item.shape,
+   return { name = item.name, dtype = item.dtype, shape = item.shape, strides = item.strides,
             attributes = attributes and next(attributes) and cjson.encode(attributes) or nil }
+end
+
+local function tensors_of(stage, path, list)
+   local tensors = {}
+   for i, item in ipairs(list) do
+      tensors[i] = tensor_of(stage, path, i, item)
+   end
+   return tensors
 end
 
 --- The tensors of a JSON list, or of a safetensors file, index or folder.
 function source.tensors(stage, path)
    if native.kind(path) == "file" and fault.read_file(stage, path, LONGEST):find("^%s*%[") then
-      local list = decode(stage, path, LONGEST)
-      local tensors = {}
-      for i, item in ipairs(list) do
-         tensors[i] = tensor_of(stage, path, i, item)
-      end
-      return tensors
+      return tensors_of(stage, path, (decode(stage, path, LONGEST)))
    end
    return fault.check(native.checkpoint(path))
 end
@@ -103,8 +128,29 @@ local function of_init_info(args, info, text)
    self.workers = self.size - self.trainers
    self.info = checked_digest(text, (fault.check(native.seal(text))))
    self.host, self.host_text = host_of(args.host)
-   self.live = args.live and source.tensors("live", args.live) or {}
+   self.live = args.live_list and source.tensors("live", args.live_list) or {}
    self.rules = args.rules
+   return self
+end
+
+local function of_engine(args)
+   local path = args.attach
+   if args.deployment or args.host or args.live_list or args.layers or args.set and args.set[1] then
+      fault.wrong("--attach: the engine says what %s would", args.deployment or args.host and "--host" or args.live_list and "--live"
+         or args.layers and "--layers" or "--set")
+   end
+   local told = attached.plan(path)
+   if told.role ~= "worker" then
+      fault.wrong("attach: rank %d is a trainer, which has read no rules and has no live tensors; attach to a worker", told.rank)
+   end
+   local self = setmetatable({ kind = "engine", title = ("engine of rank %d"):format(told.rank), trainers = told.trainers,
+                               workers = told.workers, size = told.trainers + told.workers, rank = told.rank }, Source)
+   self.info, self.host_text = told.init_info, told.host
+   self.host = decode_text("host", path, told.host)
+   self.live = tensors_of("live", path, decode_text("live", path, told.live))
+   self.engine, self.transport = told, told.transport
+   self.rules, self.files = args.rules or told.rules, not args.rules and told.files or nil
+   told.path, told.in_use = path, args.rules == nil -- whether its own rules are
    return self
 end
 
@@ -141,25 +187,49 @@ function source.of_lists(args)
       schema = "sluice/1", master_address = "127.0.0.1", master_port = 1, rank_offset = 1, world_size = self.size,
       src_meshes = { { name = "trainer", axes = { { "dp", 1 } } } }, dst_meshes = { { name = "dense", axes = axes } }, params = params,
    })))
-   self.live = source.tensors("live", args.live)
+   self.live = source.tensors("live", args.live_list)
    self.rules = args.rules
    return self
+end
+
+--- The same with the rules that the engine itself uses.
+function Source:as_engine()
+   local same = setmetatable({}, { __index = self })
+   same.rules, same.files = self.engine.rules, self.engine.files
+   return same
 end
 
 --- What worker `rank` is to plan, as native.open takes it.
 function Source:job(rank)
    return { rank = rank, trainers = self.trainers, workers = self.workers, live = self.live, init_info = self.info,
-            host = self.host_text, rules = self.rules, updates = 1, batches = 1, listen_fd = -1, key_fd = -1, staging_slots = 0 }
+            host = self.host_text, rules = self.rules, files = self.files, updates = 1, batches = 1, listen_fd = -1, key_fd = -1, staging_slots = 0 }
 end
 
 --- The ranks of workers whose live tensors differ.
 function Source:kinds_of_workers()
-   return { self.trainers }
+   return { self.rank or self.trainers }
+end
+
+--- "worker 2" or "trainer 0"
+function Source:role(rank)
+   return rank < self.trainers and "trainer " .. rank or "worker " .. rank - self.trainers
+end
+
+--- The rank of the worker that is meant: the one asked for, else the one whose live tensors are known.
+-- @param command its name, for the message where there is no such worker
+function Source:worker(command, rank)
+   rank = rank or self.rank or self.trainers
+   if rank < self.trainers or rank >= self.size then
+      fault.wrong("%s: --rank %d must be a worker's: %d to %d", command, rank, self.trainers, self.size - 1)
+   elseif self.rank and rank ~= self.rank then
+      fault.wrong("%s: --rank %d: this engine is that of rank %d and knows no other worker's live tensors", command, rank, self.rank)
+   end
+   return rank
 end
 
 -- ---- deployments ----
 
-local Deployed = {}
+local Deployed = setmetatable({}, Source)
 Deployed.__index = Deployed
 
 function Deployed:job(rank)
@@ -205,11 +275,17 @@ end
 --- The source of a world that was loaded or made.
 function source.of_world(here)
    return setmetatable({ kind = "deployment", title = here.title, trainers = here.trainers, workers = here.workers, size = here.size,
-                         rules = here.deployment.rules, world = here, host = deployment.host(here.description, here.deployment) }, Deployed)
+                         rules = here.deployment.rules, transport = here.deployment.transport, staging_slots = here.deployment.staging_slots,
+                         seconds = here.seconds, world = here, host = deployment.host(here.description, here.deployment) }, Deployed)
 end
 
---- Reads what args name: a deployment, or an init info beside --host and --live.
+--- Reads what args name: a deployment, an init info beside --host and --live, or with --attach asks an engine.
 function source.load(args)
+   if args.attach then
+      return of_engine(args)
+   elseif not args.deployment then
+      fault.wrong("a deployment file, an init info, or --attach must say what is to be planned")
+   end
    local text = fault.read_file("deployment", args.deployment, LONGEST)
    if text:find("^%s*{") and text:find('"world_size"', 1, true) then
       local info, problem = core.json(text)
@@ -217,7 +293,7 @@ function source.load(args)
          fault.wrong("init: %s: %s", args.deployment, problem or "it must hold a JSON object")
       end
       return of_init_info(args, info, text)
-   elseif args.host or args.live then
+   elseif args.host or args.live_list then
       fault.wrong("%s is a deployment, which says what %s would", args.deployment, args.host and "--host" or "--live")
    end
    return source.of_world(world.load({ deployment = args.deployment, rules = args.rules, set = args.set, ["model.layers"] = args.layers }))

@@ -51,6 +51,15 @@ local keys = {
 world.save_help = "After the last update each worker N writes all that it holds to FOLDER/worker-N.safetensors. The folder is "
    .. "made where it is not there; files of that name are replaced."
 
+--- What --allow-attach is for.
+world.attach_help = "Make a Unix socket at PATH where sluice repl --attach asks what an engine is doing: only this user and root "
+   .. "may, and only look. {rank} in PATH stands for the rank."
+
+--- The path where a rank makes that socket, or nil.
+function world.attach_path(path, rank)
+   return path and path:gsub("{rank}", ("%d"):format(rank)) or nil
+end
+
 --- Adds the deployment and everything that can be set over it to a command's parser.
 function world.configure(parser)
    parser:argument("deployment", "Deployment file: a Lua table or JSON.")

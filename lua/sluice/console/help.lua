@@ -13,6 +13,9 @@ help.words = {
      "Each has name, dtype, shape, bytes, source, mode, reason, where, destination, into, and problem where its rule is wrong." },
    { "live", "the live tensors of this worker", "#live", "Each has name, dtype, shape, bytes." },
    { "topology", "ranks and meshes of both sides", "topology.workers" },
+   { "engine", "where a running engine stands (sluice repl --attach)", "engine.version",
+     "Asked anew each time. It has rank, role, process, state, stage (of an init or reload under way), version, dirty, batch, progress, "
+     .. "transport, roads, plan (a digest) and library; silent says why the engine does not answer any more." },
    { "rules", "each rule, where it stands, and what it decides", "rules[1].pattern",
      "Each has number, pattern, where, mode, into, parameters (how many it decides), bytes, first (a name), and shadow where an earlier "
      .. "rule takes all that it would match." },
@@ -29,7 +32,9 @@ help.words = {
    { "forget", "takes the last rule made here away", "forget()" },
    { "reload", "reads the rule file again", "reload()" },
    { "edit", "opens the rule file in $EDITOR, then reads it again", "edit()" },
-   { "diff", "what changed since the session began", "diff()", 'diff "reload" tells what the last change did.' },
+   { "diff", "what changed since the session began", "diff()", 'diff "reload" tells what the last change did, diff "engine" how '
+     .. "this plan differs from that of the engine to which the session is attached." },
+   { "rule_text", "the text of the rule file in use; of an engine, as it read it", "rule_text()" },
    { "save", "writes a rule file that extends the one in use with the rules made here", 'save "mine.lua"' },
    { "what_if", "the plan for other mesh sizes of the workers", "what_if{ tp = 2 }",
      "what_if{ trainer = { fsdp = 4 }, tp = 8 } changes both sides. The session's plan stays as it is." },

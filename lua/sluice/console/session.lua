@@ -1,6 +1,7 @@
 --- One session of the console: the plan at hand, the rules made at the prompt, what there was before. Knows nothing of terminals.
 -- @module sluice.console.session
 
+local attached = require "sluice.cli.attached"
 local core = require "sluice.core"
 local diff = require "sluice.diff"
 local fault = require "sluice.cli.fault"
@@ -21,6 +22,46 @@ function session.open(source, rank)
    local good, problem = self:renew()
    self.problem = not good and problem or nil
    return self
+end
+
+--- Opens a session on a running engine. One that has no plan, or whose plan cannot be told, leaves it without one.
+-- @param path the engine's socket
+-- @param load function() -> the source as the engine tells it now; ends the command where it does not
+function session.attach(path, load)
+   local self = setmetatable({ attached = { path = path, load = load }, made = {} }, session)
+   self.attached.last, self.attached.at = attached.status(path), native.monotonic()
+   local good, problem = self:take_over()
+   self.problem = not good and problem or nil
+   return self
+end
+
+--- Takes over what the engine tells now, and plans anew.
+-- @return whether that was possible; or false and the problem, and all stays as it was
+function session:take_over()
+   local source, wrong = fault.catch(self.attached.load)
+   if not source then
+      return false, wrong.text
+   end
+   local kept, base = self.source, self.base
+   self.source, self.rank, self.base = source, source.rank, source.rules
+   local good, problem = self:renew()
+   if not good and kept then
+      self.source, self.base = kept, base
+   end
+   return good, problem
+end
+
+--- Where the engine stands, and nil; or what it said last, and why it says nothing now.
+function session:standing()
+   local here = self.attached
+   if not here then
+      fault.wrong("this session asks no running engine: sluice repl --attach SOCKET does")
+   end
+   local status, wrong = fault.catch(attached.status, here.path)
+   if status then
+      here.last, here.at = status, native.monotonic()
+   end
+   return here.last, wrong and ("%s; what it said %.0f s ago:"):format(wrong.text, native.monotonic() - here.at)
 end
 
 -- ---- rules made at the prompt ----
@@ -68,7 +109,7 @@ end
 --- The plan; ends the evaluation where there is none.
 function session:need()
    if not self.plan then
-      fault.wrong("there is no plan: %s; mend the rule file and reload()", self.problem)
+      fault.wrong("there is no plan: %s; %s", self.problem, self.attached and "reload() asks again" or "mend the rule file and reload()")
    end
    return self.plan
 end
@@ -86,6 +127,18 @@ end
 --- What changed since the session began.
 function session:all_changes()
    return compare(self, self.began)
+end
+
+--- How the plan differs from the engine's.
+function session:against_engine()
+   local now = self:need()
+   if not self.source.engine then
+      fault.wrong("this session asks no running engine: sluice repl --attach SOCKET does")
+   end
+   local engine = planned.open(self.source:as_engine(), self.rank)
+   local comparison = diff.compare(engine:side("engine"), now:side("now"))
+   engine:close()
+   return comparison
 end
 
 -- Renews after a change of the rules made here; takes it back where no plan can be made.
@@ -124,9 +177,14 @@ function session:forget()
    return change(self, { unpack(self.made, 2) })
 end
 
---- Reads the rule file again.
+--- Reads the rule file again; of an engine, all that it tells.
 function session:reload()
-   local good, problem = self:renew()
+   local good, problem
+   if self.attached then
+      good, problem = self:take_over()
+   else
+      good, problem = self:renew()
+   end
    if not good then
       fault.wrong("%s", problem)
    end
@@ -137,10 +195,28 @@ end
 function session:rule_path()
    if not self.base then
       fault.wrong("there is no rule file: the default resolver decides")
+   elseif self.source.engine and self.source.engine.in_use then
+      fault.wrong("the rules are those of the engine, which nothing here changes; sluice repl --attach %s --rules FILE tries a file of yours",
+         self.attached.path)
    elseif not self.base:find("[/.]") then
       fault.wrong('%s ships with Sluice; save "mine.lua" writes a file that extends it', self.base)
    end
    return self.base
+end
+
+-- Where the rule file in use lies, from the root. An engine may have read another one than lies there now.
+function session:path_on_disk()
+   local engine = self.source.engine
+   if not engine or not engine.in_use then
+      return fault.check(native.absolute(self.base))
+   end
+   local status = self:standing()
+   local path = self.base:sub(1, 1) == "/" and self.base or ("/proc/%d/cwd/%s"):format(status.process, self.base)
+   local text = core.read_file(path, LONGEST_RULE_FILE)
+   if text ~= self:rule_text() then
+      fault.wrong("%s is not on this disk as the engine read it; rule_text() is what it read", self.base)
+   end
+   return fault.check(native.absolute(path))
 end
 
 --- Writes the rules made here as a rule file that extends the one in use; a file that is there stays.
@@ -155,7 +231,7 @@ function session:save(path)
    end
    local base = self.base
    if base and base:find("[/.]") then
-      base = fault.check(native.absolute(base))
+      base = self:path_on_disk()
    end
    local file, problem = io.open(path, "w")
    local written = file and file:write(overlay_text(self.made, base))
@@ -165,8 +241,12 @@ function session:save(path)
    return path
 end
 
---- The text of the rule file on disk, or nil.
+--- The text of the rule file, or nil.
 function session:rule_text()
+   local engine = self.source.engine
+   if engine and engine.in_use then
+      return engine.files[1] and engine.files[1].text
+   end
    return self.base and self.base:find("[/.]") and core.read_file(self.base, LONGEST_RULE_FILE) or nil
 end
 
@@ -190,7 +270,7 @@ end
 
 --- The plan's world, for words that need a deployment.
 function session:world(word)
-   local here = self.source.world
+   local here = self:need().source.world
    if not here then
       fault.wrong("%s wants a deployment, which describes the model: an init info does not say what workers of another size hold", word)
    end

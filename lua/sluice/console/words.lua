@@ -55,6 +55,10 @@ local function plan_text(plan)
       units.count(plan.workers, "worker"), plan.rules))
    lines[#lines + 1] = ("live    %s on worker rank %d in %s"):format(units.bytes(plan.live_bytes), plan.rank,
       units.count(plan.live_tensors, "tensor"))
+   if plan.digest then
+      lines[#lines + 1] = ("digest  %s%s"):format(plan.digest:sub(1, 16), plan.is_engines == nil and ""
+         or plan.is_engines and ", the engine's" or ", not the engine's")
+   end
    if plan.problem then
       lines[#lines + 1] = "refused " .. plan.problem
    end
@@ -73,9 +77,15 @@ local value = {}
 
 function value.plan(session)
    local plan = session:need()
+   local digests, engine = plan:digests(), session.source.engine
+   local is_engines
+   if engine then
+      is_engines = plan:is_of(engine)
+   end
    return show.as({
       title = plan.title, trainers = plan.trainers, workers = plan.workers, rank = plan.rank, totals = plan:totals(),
       parameters = #plan:params(), live_tensors = #plan:live(), live_bytes = sum_of(plan:live()), problem = plan.problem,
+      digest = digests and digests.destinations, is_engines = is_engines,
       rules = session.made[1] and ("made here (%d) in front of %s"):format(#session.made, session.base or "the default resolver")
          or session.base or "none: the default resolver decides",
    }, plan_text)
@@ -113,6 +123,51 @@ function value.rules(session)
       return list[1] and ("%s\n%s, of which %d decide nothing"):format(show.table(list, RULES), units.count(#list, "rule"), idle)
          or "no rule: the default resolver decides"
    end)
+end
+
+local function roads_text(roads)
+   local list = {}
+   for road, peers in pairs(roads) do
+      list[#list + 1] = ("%s (%s)"):format(road, units.count(peers, "peer"))
+   end
+   table.sort(list)
+   return table.concat(list, ", ")
+end
+
+local function engine_text(status)
+   local progress = status.progress
+   local lines = { ("rank %d%s, process %d, sluice %s"):format(status.rank, status.role and (" (%s of %s to %s)"):format(status.role,
+      units.count(status.trainers, "trainer"), units.count(status.workers, "worker")) or "", status.process, status.library) }
+   local function line(name, text, ...)
+      lines[#lines + 1] = ("%-8s "):format(name) .. text:format(...)
+   end
+   line("state", "%s%s", status.state, status.stage and ": " .. status.stage or "")
+   line("version", "%s", status.dirty and "dirty" or status.version == "" and "none yet" or status.version)
+   if status.roads then
+      line("roads", "%s: %s", status.transport, roads_text(status.roads))
+   end
+   if progress.params_total > 0 then
+      line("batch", "%d: %d of %d parameters, %s of %s on this rank", status.batch, progress.params_done, progress.params_total,
+         units.bytes(progress.bytes_done), units.bytes(progress.bytes_total))
+   end
+   if status.plan then
+      line("plan", "%s%s", status.plan:sub(1, 16), status.told and "" or ", another than this session has: reload() takes it over")
+   end
+   if status.silent then
+      table.insert(lines, 1, status.silent)
+   end
+   return table.concat(lines, "\n")
+end
+
+--- What the engine says, asked anew each time.
+function value.engine(session)
+   local status, silent = session:standing()
+   local engine = session.source and session.source.engine
+   local said = { silent = silent, told = engine == nil or engine.plan == status.plan }
+   for key, item in pairs(status) do
+      said[key] = item
+   end
+   return show.as(said, engine_text)
 end
 
 words.values = value
@@ -242,8 +297,11 @@ local function change_of(comparison)
 end
 
 function word.diff(session, what)
-   if what ~= nil and what ~= "reload" then
-      fault.wrong('diff() tells what changed since the session began, diff "reload" what the last change did')
+   if what ~= nil and what ~= "reload" and what ~= "engine" then
+      fault.wrong('diff() tells what changed since the session began, diff "reload" what the last change did, diff "engine" how this plan '
+         .. "differs from the engine's")
+   elseif what == "engine" then
+      return change_of(session:against_engine())
    end
    return change_of(what and session:last_change() or session:all_changes())
 end
@@ -266,6 +324,11 @@ function word.edit(session)
       fault.wrong("%s ended with %d", editor, code)
    end
    return change_of(session:reload())
+end
+
+function word.rule_text(session)
+   session:need()
+   return session:rule_text() or "no rule file is in use" .. (session.base and ": " .. session.base .. " ships with Sluice" or "")
 end
 
 function word.save(session, path)
