@@ -42,10 +42,45 @@ local function no_family(name, named, place)
       check.shorten(name, LONGEST_SHOWN), table.concat(families, ", "), nearest.hint(name, families), looked))
 end
 
+-- Texts that stand for files, by the name that they are asked for; and for those that a bare name finds, lists in order of folders.
+local given, given_families = {}, {}
+
+--- From now on `name` is a rule file with this text, in this state.
+-- @param[opt] family where a bare name finds it: that name,
+-- @param[opt] folder and the number of the folder
+function rule_file.give(name, text, family, folder)
+   if not family then
+      given[name] = text
+      return
+   end
+   given_families[family] = given_families[family] or {}
+   table.insert(given_families[family], { text = text, path = name, folder = folder })
+end
+
+-- Files that were read in this state, in order, and each by its name.
+local was_read = {}
+
+--- What was read so far: a list of { name =, text =, family =, folder = }, as rule_file.give takes them.
+function rule_file.read_so_far()
+   return was_read
+end
+
+local function note(path, text, found)
+   if not was_read[path] then
+      was_read[path] = true
+      was_read[#was_read + 1] = { name = path, text = text, family = found and found.family, folder = found and found.folder }
+   end
+end
+
 -- A bare name: the first folder that has such a file, then the library. A file that asks for its own name gets the next.
 local function read_family(name, beside, place)
    local folders, named = core.rule_folders()
    local first = beside and beside.family == name and beside.folder + 1 or 1
+   for _, file in ipairs(given_families[name] or {}) do
+      if file.folder >= first then
+         return file.text, file.path, { family = name, folder = file.folder }
+      end
+   end
    for i = first, #folders do
       local text, path, problem = core.read_rules(folders[i], name, LONGEST)
       if problem then
@@ -62,29 +97,6 @@ local function read_family(name, beside, place)
    return text, (chunk:gsub("^@", "")), { family = name, folder = #folders + 1 }
 end
 
--- Texts that stand for files, by the name that they are asked for.
-local given = {}
-
---- From now on `name` is a rule file with this text, in this state.
-function rule_file.give(name, text)
-   given[name] = text
-end
-
--- Files that were read in this state, in order, and each by its name.
-local was_read = {}
-
---- What was read so far: a list of { name =, text = }.
-function rule_file.read_so_far()
-   return was_read
-end
-
-local function note(path, text)
-   if not was_read[path] then
-      was_read[path] = true
-      was_read[#was_read + 1] = { name = path, text = text }
-   end
-end
-
 local function read_path(path, place)
    local text, problem = given[path], nil
    if not text then
@@ -93,7 +105,6 @@ local function read_path(path, place)
    if not text then
       check.raise("INVALID", ("%srules (%s) must be a file that can be read"):format(place, check.shorten(problem, LONGEST_SHOWN)))
    end
-   note(path, text)
    return text, path
 end
 
@@ -268,6 +279,7 @@ end
 function rule_file.load(rules, environment, from)
    local place = from and line_of(from, "%f[%w_]extends%s*=") .. ": " or ""
    local text, path, found = read(rules, from, place)
+   note(path, text, found)
    local file = { text = text, path = path, found = found }
    local result, problem = sandbox.run(text, path, environment)
    if problem then

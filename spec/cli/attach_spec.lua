@@ -15,9 +15,11 @@ local function write(path, text)
 end
 
 local function read(path)
-   local file = assert(io.open(path))
-   local text = file:read("*a")
-   file:close()
+   local file = io.open(path)
+   local text = file and file:read("*a") or ""
+   if file then
+      file:close()
+   end
    return text
 end
 
@@ -88,11 +90,13 @@ describe("attaching to ranks that run", function()
       local at = folder .. "/{rank}"
       local rules = folder .. "/mine.lua"
       write(rules, 'return { extends = "llama", rules = { rule "model.norm.weight" { full = "x" } } }')
-      local run = program.start({ "run", program.deployment({ rules = "llama", updates = 100000 }), "--quiet", "--allow-attach", at })
+      write(folder .. "/llama.lua", 'return { extends = "llama", rules = { rule "lm_head.weight" { full = "in a folder of the run\'s" } } }')
+      local run = program.start({ "run", program.deployment({ rules = "llama", updates = 100000 }), "--quiet", "--allow-attach", at },
+         { SLUICE_RULES_PATH = folder })
       local worker, trainer = folder .. "/5", folder .. "/0"
       assert.is_true(has_plan(worker))
       local plan = program.json(program.run({ "plan", "--attach", worker, "--json" }))
-      assert.same({ "worker 2", 21, "host" }, { plan.role, plan.direct.parameters, plan.transport })
+      assert.same({ "worker 2", 20, "host" }, { plan.role, plan.direct.parameters, plan.transport })
       assert.truthy(program.run({ "explain", "--attach", worker, "model.norm.weight" }).out:find("^parameter model.norm.weight\n"))
       assert.equal(3, program.json(program.run({ "simulate", "--attach", worker, "--json" })).trainers)
       assert.equal(3, program.json(program.run({ "picture", "--attach", worker, "--json" })).trainers)
@@ -100,6 +104,7 @@ describe("attaching to ranks that run", function()
       assert.equal(1, program.run({ "diff", "llama", rules, "--attach", worker }).code)
       local tried = ask(worker, { "plan.is_engines", 'diff("engine").same', "why_full()[1].reason" }, { "--rules", rules })
       assert.equal("false\nfalse\nx\n", tried.out, tried.err)
+      assert.equal("true\nin a folder of the run's\n", ask(worker, { "plan.is_engines", "why_full()[1].reason" }).out)
       -- A trainer tells where it stands, and has no plan to show.
       local other = ask(trainer, { "engine.role", "plan" })
       assert.equal("trainer\n", other.out)

@@ -350,7 +350,7 @@ describe("what a door tells", function()
          return { before, (door.ask(at, "plan")) }
       end)
       local head, parts = split(answers[1])
-      assert.same({ parent, { { name = parent, bytes = #parts[1] } } }, { head.rules, head.files })
+      assert.same({ parent, { { name = parent, bytes = #parts[1], folder = 0 } } }, { head.rules, head.files })
       local other, its = split(answers[2])
       assert.same({ child, child, (parent:gsub("([^/]+)$", "./%1")) }, { other.rules, other.files[1].name, other.files[2].name })
       assert.truthy(its[1]:find('"child"', 1, true) and its[2] == parts[1])

@@ -340,7 +340,7 @@ static sluice_status read_files(lua_State *L, int index, slc_job *job, sluice_er
     job->file = push_list(L, index, "files", sizeof *job->file, &job->arena, &job->nfiles);
     bool good = job->file != NULL;
     for (size_t i = 0; good && i < job->nfiles; i++) {
-        slc_job_file *file = &job->file[i];
+        slc_rule_text *file = &job->file[i];
         lua_rawgeti(L, -1, (int)i + 1);
         good = lua_istable(L, -1);
         if (good) {
@@ -348,6 +348,10 @@ static sluice_status read_files(lua_State *L, int index, slc_job *job, sluice_er
             lua_getfield(L, -1, "text");
             const char *text = lua_tolstring(L, -1, &file->length);
             file->text = text == NULL ? NULL : slc_arena_text(&job->arena, text, file->length);
+            lua_pop(L, 1);
+            file->family = read_text(L, -1, "family", &job->arena);
+            lua_getfield(L, -1, "folder");
+            file->folder = (int)lua_tointeger(L, -1);
             lua_pop(L, 1);
             good = file->name != NULL && file->text != NULL;
         }

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
 #include "cli/values.h"
+#include "script/resolve.h"
 #include "sluice.h"
 
 struct lua_State;
@@ -58,12 +59,6 @@ typedef struct slc_served {
     unsigned char *data; /* filled in by who allocates */
 } slc_served;
 
-/* A rule file that need not be on disk. */
-typedef struct slc_job_file {
-    const char *name, *text;
-    size_t length;
-} slc_job_file;
-
 typedef struct slc_job {
     int32_t rank, trainers, workers;
     size_t nparams;
@@ -74,7 +69,7 @@ typedef struct slc_job {
     const char *init_info; /* sealed */
     size_t init_info_length;
     const char *host; /* JSON object */
-    slc_job_file *file;
+    slc_rule_text *file; /* rule files that need not be on disk */
     size_t nfiles;
     const char *rules, *transport, *road; /* NULL: the engine's default */
     bool no_sm;

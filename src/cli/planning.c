@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "script/call.h"
 #include "transport/transport.h"
 
 /* Live tensors need addresses that do not meet; nobody reads or writes there. */
@@ -37,22 +36,6 @@ static sluice_status add_live(slc_planning *p, const slc_job *job, sluice_error 
     return SLUICE_OK;
 }
 
-static int push_file(lua_State *L, void *context)
-{
-    const slc_job_file *file = context;
-    lua_pushstring(L, file->name);
-    lua_pushlstring(L, file->text, file->length);
-    return 2;
-}
-
-static sluice_status give_files(slc_script *script, const slc_job *job, sluice_error *error)
-{
-    sluice_status status = SLUICE_OK;
-    for (size_t i = 0; i < job->nfiles && status == SLUICE_OK; i++)
-        status = slc_script_call(script, "rules", "sluice.rule_file", "give", push_file, NULL, &job->file[i], error);
-    return status;
-}
-
 sluice_status slc_planning_begin(slc_planning *planning, const slc_job *job, sluice_error *error)
 {
     bool met;
@@ -68,8 +51,8 @@ sluice_status slc_planning_begin(slc_planning *planning, const slc_job *job, slu
     double read = slc_now_s();
     if (status == SLUICE_OK && job->host != NULL)
         status = slc_script_describe_host(planning->script, job->host, strlen(job->host), error);
-    if (status == SLUICE_OK)
-        status = give_files(planning->script, job, error);
+    for (size_t i = 0; i < job->nfiles && status == SLUICE_OK; i++)
+        status = slc_rule_give(planning->script, &job->file[i], error);
     if (status == SLUICE_OK)
         status = add_live(planning, job, error);
     planning->seconds_init_info = read - start;

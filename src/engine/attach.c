@@ -61,7 +61,7 @@ static void write_status(void *user, const slc_exhibit *exhibit, slc_buffer *tex
     if (!slc_board_look(&engine->board, &at, &bytes, &params))
         return; /* says that it cannot */
     slc_buffer_text(text, "{");
-    put_fields(text, json_pack("{s:s, s:i, s:i, s:s, s:s*, s:s, s:b, s:I, s:{s:I, s:I, s:I, s:I}}", "library", SLUICE_VERSION_TEXT, "rank",
+    put_fields(text, json_pack("{s:s, s:i, s:i, s:s, s:s*, s:s, s:b, s:I, s:{s:I, s:I, s:I, s:I}}", "library", SLUICE_VERSION, "rank",
                                engine->options.rank, "process", (int)engine->process, "state", sluice_state_text(at.state), "stage",
                                at.stage, "version", at.version, "dirty", at.dirty, "batch", (json_int_t)at.batch, "progress", "bytes_done",
                                (json_int_t)bytes, "bytes_total", (json_int_t)at.bytes_total, "params_done", (json_int_t)params,
@@ -128,11 +128,12 @@ static sluice_status take_init_info(const sluice_engine *engine, const char *jso
 }
 
 /* A rule file that was read, as part of the answer. */
-static void put_file(void *context, const char *name, const char *text, size_t length)
+static void put_file(void *context, const slc_rule_text *file)
 {
     parts *p = context;
-    json_array_append_new(p->files, json_pack("{s:s, s:I}", "name", name, "bytes", (json_int_t)length));
-    slc_buffer_append(&p->rules, text, length);
+    json_array_append_new(p->files, json_pack("{s:s, s:I, s:s*, s:i}", "name", file->name, "bytes", (json_int_t)file->length, "family",
+                                              file->family, "folder", file->folder));
+    slc_buffer_append(&p->rules, file->text, file->length);
 }
 
 static sluice_status gather(sluice_engine *engine, parts *p, sluice_error *error)
@@ -143,7 +144,7 @@ static sluice_status gather(sluice_engine *engine, parts *p, sluice_error *error
         return SLUICE_OK;
     p->host = engine->host == NULL ? "{}" : engine->host;
     put_live(&p->live, &engine->live);
-    return slc_resolution_files(session->build->script, put_file, p, error);
+    return slc_rule_texts(session->build->script, put_file, p, error);
 }
 
 /* One line of JSON that says how long each part is, then the parts. */
@@ -152,7 +153,7 @@ static void assemble(slc_exhibit *exhibit, const sluice_engine *engine, const pa
     slc_buffer *body = &exhibit->body;
     put_head(&exhibit->head, engine);
     slc_buffer_text(body, "{");
-    put_fields(body, json_pack("{s:i, s:s, s:I, s:I, s:I, s:s*, s:O}", "rank", engine->options.rank, "library", SLUICE_VERSION_TEXT,
+    put_fields(body, json_pack("{s:i, s:s, s:I, s:I, s:I, s:s*, s:O}", "rank", engine->options.rank, "library", SLUICE_VERSION,
                                "init_info", (json_int_t)p->init_info.length, "host", (json_int_t)strlen(p->host), "live",
                                (json_int_t)p->live.length, "rules", engine->options.rules, "files", p->files));
     slc_buffer_text(body, ",");

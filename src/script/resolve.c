@@ -348,8 +348,10 @@ sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set
     return status == SLUICE_OK ? slc_plan_complete(plan, error) : status;
 }
 
+/* ---- rule files ---- */
+
 typedef struct taker {
-    void (*take)(void *context, const char *name, const char *text, size_t length);
+    void (*take)(void *context, const slc_rule_text *text);
     void *context;
 } taker;
 
@@ -357,19 +359,39 @@ static void take_files(lua_State *L, int count, void *context)
 {
     const taker *t = context;
     for (int i = 1; count >= 1 && i <= (int)lua_objlen(L, 1); i++) {
-        size_t length;
+        slc_rule_text file;
         lua_rawgeti(L, 1, i);
         lua_getfield(L, -1, "name");
         lua_getfield(L, -2, "text");
-        const char *read = luaL_checklstring(L, -1, &length);
-        t->take(t->context, luaL_checkstring(L, -2), read, length);
-        lua_pop(L, 3);
+        lua_getfield(L, -3, "family");
+        lua_getfield(L, -4, "folder");
+        file.folder = (int)lua_tointeger(L, -1);
+        file.family = lua_tostring(L, -2);
+        file.text = luaL_checklstring(L, -3, &file.length);
+        file.name = luaL_checkstring(L, -4);
+        t->take(t->context, &file);
+        lua_pop(L, 5);
     }
 }
 
-sluice_status slc_resolution_files(slc_script *script, void (*take)(void *context, const char *name, const char *text, size_t length),
-                                   void *context, sluice_error *error)
+sluice_status slc_rule_texts(slc_script *script, void (*take)(void *context, const slc_rule_text *text), void *context, sluice_error *error)
 {
     taker t = { take, context };
     return slc_script_call(script, "destination", "sluice.rule_file", "read_so_far", NULL, take_files, &t, error);
+}
+
+static int push_file(lua_State *L, void *context)
+{
+    const slc_rule_text *file = context;
+    lua_pushstring(L, file->name);
+    lua_pushlstring(L, file->text, file->length);
+    lua_pushstring(L, file->family); /* nil for NULL */
+    lua_pushinteger(L, file->folder);
+    return 4;
+}
+
+sluice_status slc_rule_give(slc_script *script, const slc_rule_text *file, sluice_error *error)
+{
+    slc_rule_text copy = *file;
+    return slc_script_call(script, "rules", "sluice.rule_file", "give", push_file, NULL, &copy, error);
 }

@@ -33,9 +33,18 @@ sluice_status slc_script_check_attributes(slc_script *script, const char *stage,
 sluice_status slc_resolve(slc_script *script, slc_plan *plan, const slc_live_set *live, const char *rules, slc_arena *arena,
                           slc_resolution *resolution, sluice_error *error);
 
-/* Hands over each rule file that was read in this state, none of a family that ships. `text` is valid within the call. */
-sluice_status slc_resolution_files(slc_script *script, void (*take)(void *context, const char *name, const char *text, size_t length),
-                                   void *context, sluice_error *error);
+/* A rule file as lua/sluice/rule_file.lua reads and is given it. */
+typedef struct slc_rule_text {
+    const char *name, *text;
+    size_t length;
+    const char *family; /* the bare name that finds it, and in which of the folders; NULL for a path's */
+    int folder;
+} slc_rule_text;
+
+/* Hands over each rule file that was read in this state, in order. Its texts are valid within the call. */
+sluice_status slc_rule_texts(slc_script *script, void (*take)(void *context, const slc_rule_text *text), void *context, sluice_error *error);
+/* From now on `file` stands for what lies on disk, in this state. */
+sluice_status slc_rule_give(slc_script *script, const slc_rule_text *file, sluice_error *error);
 
 /*
  * After slc_coverage_check: with strict coverage, every live tensor that nothing writes whole must be unsourced or loaded.

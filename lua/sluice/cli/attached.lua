@@ -21,6 +21,7 @@ local STATUS = { library = "string", rank = "number", process = "number", state 
 local PLAN = { library = "string", rank = "number" }
 local WITH_PLAN = { role = "string", trainers = "number", workers = "number", transport = "string", roads = "table",
                     source_digest = "string", destination_digest = "string", plan = "string" }
+local FILE = { name = "string", bytes = "number", folder = "number" }
 local MAY = { stage = "string", rules = "string" }
 local PROGRESS = { bytes_done = "number", bytes_total = "number", params_done = "number", params_total = "number" }
 
@@ -71,7 +72,8 @@ local function cutter(path, text, at)
    end
 end
 
---- The plan: what status says of it, and the texts init_info, host, live, and `files`: the rule files, { { name =, text = }, ... }.
+--- The plan: what status says of it, and the texts init_info, host, live, and `files`: the rule files, a list of
+-- { name =, text =, family =, folder = }.
 -- Ends the command where the engine has none yet.
 function attached.plan(path)
    local text = fault.check(native.attach(path, "plan"))
@@ -83,10 +85,10 @@ function attached.plan(path)
    end
    local files = {}
    for i, file in ipairs(type(told.files) == "table" and told.files or {}) do
-      if type(file) ~= "table" or type(file.name) ~= "string" then
+      if type(file) ~= "table" or not has_all(file, FILE) or file.family ~= nil and type(file.family) ~= "string" then
          fault.raise(1, "attach: %s: its answer is not whole", path)
       end
-      files[i] = { name = file.name, text = cut(file.bytes) }
+      files[i] = { name = file.name, text = cut(file.bytes), family = file.family, folder = file.folder }
    end
    told.files = files
    return told
