@@ -45,7 +45,7 @@ describe("deployment.check()", function()
    end)
 
    it("keeps what is given", function()
-      local changes = { rules = "qwen3_moe", transport = "nccl", road = "pull", no_sm = true, staging_slots = 3, updates = 5, batches = 7,
+      local changes = { rules = "qwen3_moe", transport = "nccl", road = "wire", no_sm = true, staging_slots = 3, updates = 5, batches = 7,
          timeout_s = 0.5, timeouts = { connect = 3, update = 0.5 }, beat_s = 0.05,
          host = { finalizes_modules = true, quantization = "fp8", depth = 3 } }
       local checked = deployment.check(plain(changes))

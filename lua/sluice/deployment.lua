@@ -23,7 +23,7 @@ local phases = { "connect", "agree", "update", "finish", "shutdown" }
 local part_keys = { "mesh", "expert_mesh" }
 local trainer_axes = { "dp", "fsdp", "pp", "cp", "tp", "ep" }
 local worker_axes = { "dp", "pp", "tp", "ep" }
-local roads = { "map", "pull", "ring" }
+local roads = { host = { "map", "pull", "ring" }, nccl = { "link", "wire" } }
 
 local function axis_of(entry, path, known, seen)
    if type(entry) ~= "table" or #entry ~= 2 then
@@ -138,8 +138,8 @@ local function checked(raw)
       trainer = part_of(raw.trainer, "trainer", trainer_axes), worker = part_of(raw.worker, "worker", worker_axes),
       transport = raw.transport == nil and "host" or check.text(raw.transport, "transport", 64),
       rules = raw.rules ~= nil and check.text(raw.rules, "rules", 4096) or nil,
-      road = raw.road ~= nil and check.one_of(raw.road, "road", roads) or nil,
       no_sm = check.optional(raw.no_sm, "no_sm", "boolean"),
+      road = raw.road ~= nil and check.one_of(raw.road, "road", roads[raw.transport] or roads.host) or nil,
       staging_slots = raw.staging_slots ~= nil and check.integer(raw.staging_slots, "staging_slots", 2, MAX_SLOTS) or nil,
       updates = raw.updates == nil and 1 or check.integer(raw.updates, "updates", 1, 1000000),
       batches = raw.batches == nil and 1 or check.integer(raw.batches, "batches", 1, 1000000),

@@ -181,7 +181,7 @@ static sluice_status load_weights(void *user, sluice_weights *weights, sluice_er
 
 static bool on_gpu(void)
 {
-    return me.board->plan.road != NULL && strcmp(me.board->plan.road, "gpu") == 0;
+    return me.board->plan.road != NULL && (strcmp(me.board->plan.road, "gpu") == 0 || strcmp(me.board->plan.road, "wire") == 0);
 }
 
 static model_memory memory(void)
@@ -201,7 +201,7 @@ static sluice_status create(int trainers, sluice_error *error)
                                           .agree = phase_deadline, .update = phase_deadline, .finish = phase_deadline };
     options.beat_s = plan->beat;
     options.transport = on_gpu() ? "nccl" : "host";
-    options.road = on_gpu() ? NULL : plan->road;
+    options.road = plan->road != NULL && strcmp(plan->road, "gpu") == 0 ? NULL : plan->road;
     if (differs(PHASE_ROUND_3)) /* of the ranks on GPUs one has its tensors there, and moves by the host's transport */
         options.road = plan->road != NULL && strcmp(plan->road, "pull") == 0 ? "ring" : "pull";
     if (differs(PHASE_ROUND_3) && on_gpu())

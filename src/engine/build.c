@@ -6,7 +6,7 @@
  *     compile      the plan into this rank's program; the transport's local preparation
  *     settings     agreement 3: transport, plan, unique id, limits
  *     runtime      agreement 4: every rank can run; at init, which version all of them hold
- *     connect      roads to the peers, tried
+ *     connect      roads to the peers, tried; communicator.c: a communicator for those that need one
  *
  * Owns what a build holds. Where the group comes from, and what becomes of the build, is its caller's.
  */
@@ -146,6 +146,7 @@ static sluice_status open_transport(const slc_stages *stages, sluice_error *erro
                                     .road = engine->options.road,
                                     .stream = engine->options.stream,
                                     .no_sm = engine->options.no_sm != 0,
+                                    .max_cta = session->info.max_cta,
                                     .log = engine->log };
     return build->ops->open(&config, &build->transport, error);
 }
@@ -213,6 +214,18 @@ static sluice_status check_connecting(void *context, sluice_error *error)
     return slc_fail(error, SLUICE_PEER, "connect", "another rank cannot connect");
 }
 
+slc_watch slc_stages_watch(slc_stages *stages)
+{
+    return (slc_watch){ .check = check_connecting, .context = stages };
+}
+
+sluice_status slc_stages_connected(slc_stages *stages, sluice_error *error)
+{
+    if (stages->recalled)
+        stages->mine = (sluice_error)SLUICE_ERROR_INIT;
+    return slc_group_round(stages->session->group, "connect", &stages->mine, NULL, 0, NULL, NULL, NULL, stages->deadline, error);
+}
+
 static sluice_status connect_peers(slc_stages *stages, sluice_error *error)
 {
     const slc_session *session = stages->session;
@@ -229,11 +242,8 @@ static sluice_status connect_peers(slc_stages *stages, sluice_error *error)
                                               program->npeers, &store, cards, lengths, stages->deadline, error);
     if (status == SLUICE_OK) {
         slc_stage_enter(stages, "meets its peers");
-        slc_watch watch = { .check = check_connecting, .context = stages };
-        (void)build->ops->connect(build->transport, cards, lengths, stages->deadline, watch, &stages->mine);
-        if (stages->recalled)
-            stages->mine = (sluice_error)SLUICE_ERROR_INIT;
-        status = slc_group_round(session->group, "connect", &stages->mine, NULL, 0, NULL, NULL, NULL, stages->deadline, error);
+        (void)build->ops->connect(build->transport, cards, lengths, stages->deadline, slc_stages_watch(stages), &stages->mine);
+        status = slc_stages_connected(stages, error);
     }
     slc_release((void *)cards);
     slc_release(lengths);
@@ -265,5 +275,5 @@ sluice_status slc_build_agree(slc_stages *stages, sluice_error *error)
         slc_stage_enter(stages, "opens the transport");
         status = connect_peers(stages, error);
     }
-    return status;
+    return status == SLUICE_OK ? slc_communicator_agree(stages, error) : status;
 }

@@ -5,6 +5,7 @@
  *     memory.c     memory that peers can map
  *     init.c       the stages of init, in order
  *     build.c      those of them that a plan goes through: rules, agreement, program, transport
+ *     communicator.c  the last of those stages: a communicator, where peers need one
  *     reload.c     other rules: the next build beside the one in use, then a swap
  *     agreement.c  rounds over long lists: same on every rank, or the first line that differs
  *     version.c    which version all live memory holds, and whether an update of it was left unfinished
@@ -74,6 +75,7 @@ typedef struct slc_session {
     slc_init_info info;
     bool is_worker;
     slc_group *group;
+    bool id_used; /* info.unique_id has made a communicator, and makes no second one */
     char source_digest[SLC_DIGEST_TEXT];
     const void **shard; /* trainer: by plan index; what the transport reads as config->source */
     slc_build *build; /* the one in use, of the two slots; the other is empty but during a reload */
@@ -147,6 +149,13 @@ void slc_stage_enter(const slc_stages *stages, const char *stage);
  * the connection. Not OK: the round that refused it has said so on every rank, or the group is broken.
  */
 sluice_status slc_build_agree(slc_stages *stages, sluice_error *error);
+/* Of a wait while connecting: ends it, too, where another rank cannot connect; the round after it then says why. */
+slc_watch slc_stages_watch(slc_stages *stages);
+sluice_status slc_stages_connected(slc_stages *stages, sluice_error *error); /* that round */
+
+/* communicator.c: the same on all ranks once every one is connected. */
+sluice_status slc_communicator_agree(slc_stages *stages, sluice_error *error);
+
 void slc_build_settle(const slc_session *session, slc_build *build); /* once it is in use: keeps of Lua what answers questions */
 void slc_build_clear(slc_build *build); /* releases what it holds, however far it came */
 

@@ -116,6 +116,10 @@ sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **js
     json_object_set_new(report, "program_copies", json_integer((json_int_t)build->program.copies));
     json_object_set_new(report, "staging_bytes", json_integer((json_int_t)staging));
     json_object_set_new(report, "roads", slc_roads_json(session));
+    const slc_communicator_ops *communicator = build->ops->communicator;
+    const char *library = communicator == NULL ? NULL : communicator->library(build->transport);
+    if (library != NULL)
+        json_object_set_new(report, "library", json_string(library));
     json_object_set_new(report, "seconds_planning", json_real(build->seconds_planning));
     json_object_set_new(report, "seconds_init", json_real(session->seconds_init));
     json_t *ways = session->is_worker ? NULL : ways_report(build);

@@ -3,6 +3,7 @@
  * it knows no rules, no JSON and no control connection: the engine carries its cards, and `watch` ends its waits.
  *
  * Life, on every rank:  open, card, connect, { begin, run ..., end } ..., close.  abort may come at any point after open.
+ * Where roads lead through a communicator, it is made between connect and the first batch.
  *
  * While rules are reloaded a rank has two of them, over the same memory: one in use, between batches, and the next one up to
  * connect. Then one of the two is closed, on each rank in its own time, and the other goes on.
@@ -42,6 +43,7 @@ typedef struct slc_transport_config {
     const char *road;             /* NULL: the best that works; else the one asked for */
     void *stream;                 /* of the host, see sluice_options; NULL where it gave none */
     bool no_sm;                   /* GPUs: nothing by kernels, whose work is done by SMs */
+    int32_t max_cta;              /* blocks that a communicator's kernels may take; 0: its own choice */
     slc_log log;
 } slc_transport_config;
 
@@ -49,8 +51,36 @@ typedef struct slc_ways {
     uint64_t engine_bytes, kernel_bytes;
 } slc_ways;
 
+/* A rank of a communicator, as the engine gathers them. */
+typedef struct slc_member {
+    int32_t rank; /* in the world */
+    const unsigned char *card;
+    size_t length;
+} slc_member;
+
+#define SLC_COMMUNICATOR_ID_BYTES 128
+
+/*
+ * A communicator of those ranks that need one for a peer. The engine asks every rank, has rank 0 check the answers, carries
+ * the id from its lowest member to the others, and lets all members join.
+ */
+typedef struct slc_communicator_ops {
+    /* What rank 0 has to know of this rank; nothing is appended where none of its peers needs a communicator. */
+    sluice_status (*card)(slc_transport *transport, slc_buffer *card, sluice_error *error);
+    /* Whether these can form one, in rank order. Pure; a card may hold anything. */
+    sluice_status (*check)(const slc_member *member, size_t count, sluice_error *error);
+    /* An id that has not been used; a secret. */
+    sluice_status (*make_id)(slc_transport *transport, unsigned char id[SLC_COMMUNICATOR_ID_BYTES], sluice_error *error);
+    /* At the same time on all members, which are rank[0 .. count), ascending. */
+    sluice_status (*join)(slc_transport *transport, const unsigned char id[SLC_COMMUNICATOR_ID_BYTES], const int32_t *rank,
+                          size_t count, slc_deadline deadline, slc_watch watch, sluice_error *error);
+    /* The library behind it, for the plan; NULL where this rank is in none. */
+    const char *(*library)(const slc_transport *transport);
+} slc_communicator_ops;
+
 typedef struct slc_transport_ops {
     const char *name;
+    const slc_communicator_ops *communicator; /* NULL: no road leads through one */
 
     /* Local preparation only: devices, libraries, memory. Undone by close; on failure nothing is left. */
     sluice_status (*open)(const slc_transport_config *config, slc_transport **transport, sluice_error *error);

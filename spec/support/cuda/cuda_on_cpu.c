@@ -129,7 +129,8 @@ static CUresult error_name(CUresult error, const char **text)
 
 static CUresult error_string(CUresult error, const char **text)
 {
-    *text = error == CUDA_ERROR_OUT_OF_MEMORY   ? "out of memory"
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY              ? "out of memory"
+            : error == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED ? "peer access is not supported between these two devices"
             : error == CUDA_ERROR_INVALID_VALUE ? "invalid argument"
                                                 : "an error";
     return CUDA_SUCCESS;
@@ -315,6 +316,9 @@ static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigne
         return CUDA_ERROR_INVALID_CONTEXT;
     if (is_open(&handle))
         return CUDA_ERROR_ALREADY_MAPPED;
+    const char *apart = getenv("SLUICE_CUDA_ON_CPU_APART"); /* from so many bytes on, the GPUs do not reach each other's memory */
+    if (apart != NULL && ticket.ordinal != here()->ordinal && ticket.size >= strtoull(apart, NULL, 10))
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket.pid, ticket.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     struct block *block = fd < 0 ? NULL : calloc(1, sizeof *block);

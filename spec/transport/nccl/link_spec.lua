@@ -127,7 +127,7 @@ describe("the nccl transport over the link", function()
       if built() then
          local result = run({}, {}, "--road", "pull")
          assert.equal(2, result.code)
-         assert.truthy(result.err:find('road ("pull") must be "link" for transport nccl', 1, true), result.err)
+         assert.truthy(result.err:find('road ("pull") must be one of link and wire', 1, true), result.err)
       end
    end)
 end)

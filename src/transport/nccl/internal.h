@@ -1,12 +1,14 @@
 /*
  * internal.h: what the files of the nccl transport share: the transport itself and its peers.
  *
- * Peers on one NVLink domain move bytes with copy engines alone: the trainer maps the memory of the worker's live tensors
- * once, and in each batch writes into it. Two words of device memory order that: `opened`, in the trainer's memory, is
- * raised by the worker's stream when its tensors may be written; `done`, in the worker's memory, by the trainer's stream
- * behind its copies. Neither side's host waits for the other between parameters.
+ * A peer is reached by the link or by the wire; of the wire, wire.h tells. Peers on one NVLink domain move bytes with copy
+ * engines alone: the trainer maps the memory of the worker's live tensors once, and in each batch writes into it. Two words
+ * of device memory order that: `opened`, in the trainer's memory, is raised by the worker's stream when its tensors may be
+ * written; `done`, in the worker's memory, by the trainer's stream behind its copies. Neither side's host waits for the other
+ * between parameters.
  *
  *     nccl.c    the operations
+ *     road.c    which peer is reached how, and what ranks tell each other for that
  *     load.c    CUDA's driver
  *     device.c  a GPU, and what lies behind a pointer
  *     share.c   device memory that another process can use
@@ -16,7 +18,10 @@
  *     kernels.c strided copies by a kernel, for short rows and for what a communicator moves as one piece
  *     caller.c  the host's own stream, and what is ordered with it
  *     way.c     which copies the kernel gets
- *     link.c    a batch: copies in the order asked, and the words that order them
+ *     comm.c    NCCL, and a communicator
+ *     wire.c    a batch over the wire: parts of copies
+ *     turns.c   how they are packed, sent, received and unpacked
+ *     link.c    a batch over the link: copies in the order asked, and the words that order them
  */
 #ifndef SLC_TRANSPORT_NCCL_INTERNAL_H
 #define SLC_TRANSPORT_NCCL_INTERNAL_H
@@ -28,6 +33,7 @@
 #include "transport/nccl/copies.h"
 #include "transport/nccl/kernels.h"
 #include "transport/nccl/share.h"
+#include "transport/nccl/wire.h"
 #include "transport/transport.h"
 #include "transport/wait.h"
 
@@ -49,6 +55,10 @@ typedef struct slc_begin {
 typedef struct slc_nccl_peer {
     int32_t rank;
     slc_host_card card;
+    bool by_wire;       /* then only what is above, and `wire`, is used */
+    slc_wire_peer wire;
+
+    /* by the link */
     bool met;
     slc_peer_memory memory; /* the peer's, as mapped here */
     CUdeviceptr word;       /* trainer: done and staged, two words in the worker; worker: opened, in the trainer */
@@ -76,8 +86,11 @@ typedef struct slc_nccl_peer {
     size_t enough, first_move, end_move; /* the moves of that launch */
 } slc_nccl_peer;
 
+typedef enum slc_road { SLC_ROAD_ANY, SLC_ROAD_LINK, SLC_ROAD_WIRE } slc_road;
+
 struct slc_transport {
     slc_transport_config config;
+    slc_road road; /* as asked for */
     bool worker, aborted;
     int64_t next_tick_ns;
     int64_t launching_ns; /* trainer: when the first segment of the batch under way came; 0 outside of one */
@@ -85,7 +98,9 @@ struct slc_transport {
     slc_device device;
     slc_kernels kernels; /* not loaded where this GPU has none: kernels.device is NULL */
     slc_caller caller;
+    CUuuid uuid;
     slc_host_card card;
+    slc_wire wire;
     int listener; /* worker: the meeting socket until connect is over; else -1 */
     size_t npeers;
     slc_nccl_peer *peer; /* in the order of program->peer */
@@ -97,6 +112,7 @@ struct slc_transport {
 
     /* worker */
     slc_pieces pieces;
+    sluice_error unshared; /* why no other process can map its tensors, if so */
     CUdeviceptr staging;
     size_t slots, slot_bytes;
     slc_mailbox *mailbox; /* one a peer */
@@ -142,7 +158,21 @@ sluice_status slc_way_settle(slc_transport *transport, slc_nccl_peer *peer, slui
 bool slc_way_aimed(const slc_nccl_peer *peer, uint32_t param, CUdeviceptr source);
 sluice_status slc_way_aim(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error);
 
-/* meet.c: both sides of the meeting. The device is entered. */
+/* road.c: parts of the transport's table, and of open and connect. */
+sluice_status slc_road_open(slc_transport *transport, sluice_error *error);
+sluice_status slc_road_must_match(slc_transport *transport, slc_buffer *lines, sluice_error *error);
+sluice_status slc_road_card(slc_transport *transport, slc_buffer *card, sluice_error *error);
+sluice_status slc_road_choose(slc_transport *transport, slc_nccl_peer *peer, const unsigned char *card, size_t length,
+                              sluice_error *error); /* from the peer's card alone, the same at both ends */
+const char *slc_road_name(const slc_transport *transport, size_t peer);
+/* Whether a link that could not be made leaves the wire; if so, the peer is by_wire from here on, and the log says why. */
+bool slc_road_falls_back(slc_transport *transport, slc_nccl_peer *peer, const sluice_error *why);
+extern const slc_communicator_ops slc_road_communicator;
+
+/*
+ * meet.c: both sides of the meeting with the peers that may be linked; a peer may turn out to be one by the wire. The device
+ * is entered.
+ */
 sluice_status slc_nccl_serve(slc_transport *transport, slc_wait *wait, sluice_error *error);
 sluice_status slc_nccl_greet(slc_transport *transport, slc_nccl_peer *peer, slc_wait *wait, sluice_error *error);
 

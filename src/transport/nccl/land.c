@@ -39,10 +39,12 @@ sluice_status slc_landings_write(slc_transport *transport, sluice_error *error)
             uint32_t count = 1;
             while (c + count < segment->ncopies && segment->copy[c + count].peer == segment->copy[c].peer)
                 count++;
-            slc_buffer_u32(&peer->landings, segment->param);
-            slc_buffer_u32(&peer->landings, count);
-            for (uint32_t k = 0; k < count; k++)
-                write_copy(&peer->landings, transport, &segment->copy[c + k]);
+            if (!peer->by_wire) {
+                slc_buffer_u32(&peer->landings, segment->param);
+                slc_buffer_u32(&peer->landings, count);
+                for (uint32_t k = 0; k < count; k++)
+                    write_copy(&peer->landings, transport, &segment->copy[c + k]);
+            }
             c += count;
         }
     }

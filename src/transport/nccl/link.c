@@ -182,8 +182,9 @@ sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment
         if (segment->copy[i].peer == last)
             continue;
         last = segment->copy[i].peer;
-        status =
-            send_to(transport, slc_nccl_peer_of(transport, last), segment->param, (CUdeviceptr)(uintptr_t)source, &own, error);
+        slc_nccl_peer *peer = slc_nccl_peer_of(transport, last);
+        if (!peer->by_wire)
+            status = send_to(transport, peer, segment->param, (CUdeviceptr)(uintptr_t)source, &own, error);
     }
     return status;
 }
@@ -198,7 +199,7 @@ static CUdeviceptr words_for(const slc_transport *transport, const slc_nccl_peer
 
 static sluice_status open_to(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
 {
-    if (peer->active)
+    if (peer->active || peer->by_wire)
         return SLUICE_OK;
     peer->active = true;
     peer->batches++;
@@ -275,10 +276,10 @@ static sluice_status receive_staged(slc_transport *transport, const slc_segment 
     sluice_status status = slc_caller_await(&transport->caller, slot, transport->config.rank, wait, error);
     int32_t last = -1;
     for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++) {
-        if (segment->copy[i].peer == last)
+        slc_nccl_peer *peer = slc_nccl_peer_of(transport, segment->copy[i].peer);
+        if (peer->rank == last || peer->by_wire)
             continue;
-        last = segment->copy[i].peer;
-        slc_nccl_peer *peer = slc_nccl_peer_of(transport, last);
+        last = peer->rank;
         slc_mailbox *mailbox = &transport->mailbox[peer - transport->peer];
         mailbox->slot = slot;
         atomic_store_explicit(&mailbox->number, ++peer->staged, memory_order_release);

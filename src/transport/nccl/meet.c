@@ -4,7 +4,9 @@
  *     HELLO token, rank, where its words lie  ->  sizes, where the worker's words lie; the mailboxes' descriptor
  *     PIECES from the i-th                    ->  up to 32 pieces of the worker's memory, with descriptors where they have them
  *     LANDINGS from byte i                    ->  where copies from this trainer land
- *     BYE                                     ->  nothing; both close
+ *     BYE, or WIRE                            ->  nothing; both close
+ *
+ * Either may find that the link cannot be made: the worker answers HELLO so, the trainer says WIRE in the place of BYE.
  */
 #include "transport/host/map.h"
 #include "transport/nccl/internal.h"
@@ -16,8 +18,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MEET_VERSION = 1, CHUNK = 32 << 10 };
-enum { ASK_HELLO = 1, ASK_PIECES = 2, ASK_LANDINGS = 3, ASK_BYE = 4 };
+enum { MEET_VERSION = 2, CHUNK = 32 << 10 };
+enum { ASK_HELLO = 1, ASK_PIECES = 2, ASK_LANDINGS = 3, ASK_BYE = 4, ASK_WIRE = 5 };
 
 typedef struct ask {
     uint32_t version, what;
@@ -36,6 +38,7 @@ typedef struct answer {
     uint64_t staging, slots, slot_bytes;
     uint64_t mailboxes, mailbox; /* of all; this trainer's */
     uint64_t count; /* of what follows: pieces, or bytes */
+    uint64_t by_wire; /* HELLO: the link cannot be made; the rest is 0 */
     union {
         slc_piece piece[SLC_LOCAL_FDS];
         unsigned char bytes[CHUNK];
@@ -79,7 +82,7 @@ static size_t known_peer(const slc_transport *transport, const ask *a)
     for (size_t i = 0; i < SLC_TOKEN_BYTES; i++)
         differs = (unsigned char)(differs | (a->token[i] ^ transport->card.token[i]));
     if (differs != 0 || a->rank < 0 || a->rank >= transport->config.trainers || transport->slot[a->rank] == SLC_NO_PEER ||
-        transport->peer[transport->slot[a->rank]].met)
+        transport->peer[transport->slot[a->rank]].met || transport->peer[transport->slot[a->rank]].by_wire)
         return SIZE_MAX;
     return transport->slot[a->rank];
 }
@@ -87,11 +90,21 @@ static size_t known_peer(const slc_transport *transport, const ask *a)
 static sluice_status answer_hello(slc_transport *transport, const slc_local_guest *guest, const ask *a, sluice_error *error)
 {
     slc_nccl_peer *peer = &transport->peer[guest->peer];
+    sluice_error why = SLUICE_ERROR_INIT;
     peer->met = true;
-    sluice_status status =
-        slc_peer_memory_map(&peer->memory, &a->words, -1, peer->card.pid == transport->card.pid, peer->rank, error);
+    sluice_status status = transport->unshared.status;
     if (status != SLUICE_OK)
-        return status;
+        slc_error_copy(&why, &transport->unshared);
+    else
+        status = slc_peer_memory_map(&peer->memory, &a->words, -1, peer->card.pid == transport->card.pid, peer->rank, &why);
+    if (status != SLUICE_OK && slc_road_falls_back(transport, peer, &why)) {
+        const answer apart = { .version = MEET_VERSION, .what = ASK_HELLO, .by_wire = 1 };
+        return slc_local_send(guest->fd, &apart, offsetof(answer, body), NULL, 0)
+                   ? SLUICE_OK
+                   : lost(peer, "left while it was being answered", error);
+    }
+    if (status != SLUICE_OK)
+        return slc_error_copy(error, &why);
     peer->word = slc_peer_memory_find(&peer->memory, a->word, sizeof(uint64_t));
     if (peer->word == 0)
         return lost(peer, "has its words outside of what it shares", error);
@@ -158,6 +171,9 @@ static sluice_status answer_guest(void *context, slc_local_guest *guest, const v
     if (good && a->what == ASK_LANDINGS)
         return answer_landings(transport, guest, a, error);
     *over = true;
+    const sluice_error refused = { .size = sizeof refused, .status = SLUICE_SYSTEM, .text = "it cannot map this rank's memory" };
+    if (good && a->what == ASK_WIRE && slc_road_falls_back(transport, &transport->peer[guest->peer], &refused))
+        return SLUICE_OK;
     return length == 0 || (good && a->what == ASK_BYE)
                ? SLUICE_OK
                : lost(&transport->peer[guest->peer], "broke the rules of the meeting", error);
@@ -167,15 +183,20 @@ static int32_t missing(void *context)
 {
     const slc_transport *transport = context;
     for (size_t i = 0; i < transport->npeers; i++)
-        if (!transport->peer[i].met)
+        if (!transport->peer[i].met && !transport->peer[i].by_wire)
             return transport->peer[i].rank;
-    return transport->peer[0].rank;
+    return -1;
 }
 
 sluice_status slc_nccl_serve(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
+    size_t linked = 0;
+    for (size_t i = 0; i < transport->npeers; i++)
+        linked += !transport->peer[i].by_wire;
+    if (linked == 0)
+        return SLUICE_OK;
     const slc_local_party party = { .listener = transport->listener,
-                                    .expected = transport->npeers,
+                                    .expected = linked,
                                     .log = &transport->config.log,
                                     .context = transport,
                                     .answer = answer_guest,
@@ -276,7 +297,16 @@ static sluice_status take_hello(struct talk *talk, sluice_error *error)
     return SLUICE_OK;
 }
 
-/* What is said there, in order. */
+/* Raises a word to what it is: a road that cannot be written does not open. */
+static sluice_status try_link(const slc_transport *transport, const slc_nccl_peer *peer, sluice_error *error)
+{
+    CUresult result = transport->cuda.StreamWriteValue64(peer->stream, peer->word, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (result == CUDA_SUCCESS)
+        result = transport->cuda.StreamSynchronize(peer->stream);
+    return slc_nccl_check(transport, result, SLC_RUNTIME, "writing into a worker's memory", error);
+}
+
+/* What is said there, in order, up to BYE. */
 static sluice_status converse(struct talk *talk, sluice_error *error)
 {
     slc_transport *transport = talk->transport;
@@ -289,6 +319,10 @@ static sluice_status converse(struct talk *talk, sluice_error *error)
     sluice_status status = words_piece(transport, &question.words, error);
     if (status == SLUICE_OK)
         status = inquire(talk, &question, error);
+    if (status == SLUICE_OK && talk->reply->by_wire != 0) {
+        slc_local_close(talk->fds, talk->nfds);
+        return slc_fail(error, SLUICE_SYSTEM, SLC_RUNTIME, "it cannot be linked from there");
+    }
     if (status == SLUICE_OK)
         status = take_hello(talk, error);
     if (status != SLUICE_OK)
@@ -306,10 +340,18 @@ static sluice_status converse(struct talk *talk, sluice_error *error)
     }
     if (status == SLUICE_OK)
         status = take_landings(talk, landings, error);
-    question = (ask){ .version = MEET_VERSION, .what = ASK_BYE };
-    if (status == SLUICE_OK && !slc_local_send(talk->fd, &question, sizeof question, NULL, 0))
-        status = lost(peer, "left before this rank was connected", error);
-    return status;
+    if (status == SLUICE_OK)
+        status = slc_way_settle(transport, peer, error);
+    if (status == SLUICE_OK)
+        status = slc_link_prepare(peer, transport->config.program->count, error);
+    return status == SLUICE_OK ? try_link(transport, peer, error) : status;
+}
+
+static sluice_status part(struct talk *talk, sluice_error *error)
+{
+    const ask question = { .version = MEET_VERSION, .what = talk->peer->by_wire ? ASK_WIRE : ASK_BYE };
+    return slc_local_send(talk->fd, &question, sizeof question, NULL, 0) ? SLUICE_OK
+                                                                         : lost(talk->peer, "left before this rank was connected", error);
 }
 
 sluice_status slc_nccl_greet(slc_transport *transport, slc_nccl_peer *peer, slc_wait *wait, sluice_error *error)
@@ -320,7 +362,12 @@ sluice_status slc_nccl_greet(slc_transport *transport, slc_nccl_peer *peer, slc_
     slc_local_peer who = met(peer);
     sluice_status status = slc_local_dial(&who, &talk.fd, wait, error);
     if (status == SLUICE_OK) {
-        status = converse(&talk, error);
+        sluice_error why = SLUICE_ERROR_INIT;
+        status = converse(&talk, &why);
+        if (status != SLUICE_OK && !slc_road_falls_back(transport, peer, &why))
+            slc_error_copy(error, &why);
+        else
+            status = part(&talk, error);
         close(talk.fd);
     }
     slc_release(talk.reply);

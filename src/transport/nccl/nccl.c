@@ -56,7 +56,8 @@ static void close_peer(slc_transport *transport, slc_nccl_peer *peer)
 
 static void close_memory(slc_transport *transport)
 {
-    bool settled = has_settled(transport, transport->stream) && has_settled(transport, transport->rescue) && has_read(transport);
+    bool settled = has_settled(transport, transport->stream) && has_settled(transport, transport->rescue) && has_read(transport) &&
+                   has_settled(transport, transport->wire.moving) && has_settled(transport, transport->wire.copying);
     for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++)
         settled = has_settled(transport, transport->peer[i].stream) && settled;
     if (!settled) { /* the GPU may still write: better lost than given to somebody else */
@@ -66,6 +67,7 @@ static void close_memory(slc_transport *transport)
     }
     for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++)
         close_peer(transport, &transport->peer[i]);
+    slc_wire_close(transport);
     close_stream(transport, transport->stream);
     close_stream(transport, transport->rescue);
     slc_caller_close(&transport->caller);
@@ -79,6 +81,7 @@ static void nccl_close(slc_transport *transport)
     if (transport == NULL)
         return;
     if (transport->device.context != NULL && slc_device_enter(&transport->device, SLC_RUNTIME, &ignored) == SLUICE_OK) {
+        slc_comm_close(&transport->wire.comm, &transport->config.log);
         close_memory(transport);
         slc_kernels_unload(&transport->kernels);
         slc_device_leave(&transport->device);
@@ -159,15 +162,23 @@ static sluice_status make_words(slc_transport *transport, sluice_error *error)
                                : status;
 }
 
-/* Everything that trainers write to: live tensors, the staging slots, this rank's words. */
+/*
+ * Everything that trainers write to: live tensors, the staging slots, this rank's words. Tensors that cannot be shared are
+ * reached by wire, where that is allowed; all must lie on this GPU.
+ */
 static sluice_status share_memory(slc_transport *transport, sluice_error *error)
 {
     const slc_live_set *live = transport->config.live;
     sluice_status status = SLUICE_OK;
     for (size_t i = 0; i < live->count && status == SLUICE_OK; i++) {
+        sluice_error why = SLUICE_ERROR_INIT;
         uintptr_t low, high;
         slc_live_span(&live->item[i], &low, &high);
-        status = slc_pieces_add(&transport->device, &transport->pieces, (const void *)low, high - low, live->item[i].name, error);
+        status = slc_pieces_add(&transport->device, &transport->pieces, (const void *)low, high - low, live->item[i].name, &why);
+        bool elsewhere = status == SLUICE_UNSUPPORTED && transport->road != SLC_ROAD_LINK;
+        if (elsewhere && transport->unshared.status == SLUICE_OK)
+            slc_error_copy(&transport->unshared, &why);
+        status = elsewhere ? SLUICE_OK : status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &why);
     }
     if (status == SLUICE_OK && transport->staging != 0)
         status = slc_pieces_add(&transport->device, &transport->pieces, (const void *)(uintptr_t)transport->staging,
@@ -220,6 +231,9 @@ static sluice_status open_on_device(slc_transport *transport, sluice_error *erro
     if (status == SLUICE_OK)
         status = slc_caller_open(&transport->device, transport->config.stream, &transport->caller, error);
     if (status == SLUICE_OK)
+        status = slc_nccl_check(transport, transport->cuda.DeviceGetUuid(&transport->uuid, transport->device.device), SLC_RUNTIME,
+                            "cuDeviceGetUuid", error);
+    if (status == SLUICE_OK)
         status = make_streams(transport, error);
     if (status == SLUICE_OK)
         status = make_words(transport, error);
@@ -230,18 +244,17 @@ static sluice_status open_on_device(slc_transport *transport, sluice_error *erro
 static sluice_status nccl_open(const slc_transport_config *config, slc_transport **out, sluice_error *error)
 {
     *out = NULL;
-    if (config->road != NULL && strcmp(config->road, "link") != 0)
-        return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "road (\"%s\") must be \"link\" for transport nccl", config->road);
     slc_transport *transport = slc_allocate_zeroed(1, sizeof *transport);
     if (transport == NULL)
         return slc_fail_memory(error, SLC_RUNTIME, "the nccl transport", sizeof *transport);
     transport->config = *config;
-    transport->config.road = NULL; /* the caller's text need not live on */
     transport->worker = config->rank >= config->trainers;
     transport->listener = transport->mailbox_fd = -1;
     sluice_status status = slc_host_card_make(&transport->card, error);
     if (status == SLUICE_OK)
         status = make_peers(transport, error);
+    if (status == SLUICE_OK)
+        status = slc_road_open(transport, error);
     if (status == SLUICE_OK)
         status = slc_cuda_open(&transport->cuda, error);
     if (status == SLUICE_OK)
@@ -274,17 +287,6 @@ static sluice_status nccl_staging(slc_transport *transport, size_t slots, size_t
     return status;
 }
 
-static sluice_status nccl_must_match(slc_transport *transport, slc_buffer *lines, sluice_error *error)
-{
-    (void)transport;
-    return slc_buffer_text(lines, "nccl_transport=1\n") ? SLUICE_OK : slc_fail_memory(error, SLC_RUNTIME, "what must match", 64);
-}
-
-static sluice_status nccl_card(slc_transport *transport, slc_buffer *card, sluice_error *error)
-{
-    return slc_host_card_write(&transport->card, card, error);
-}
-
 /* ---- connect ---- */
 
 static sluice_status connect_worker(slc_transport *transport, slc_wait *wait, sluice_error *error)
@@ -292,7 +294,7 @@ static sluice_status connect_worker(slc_transport *transport, slc_wait *wait, sl
     sluice_status status = share_memory(transport, error);
     if (status == SLUICE_OK)
         status = slc_landings_write(transport, error);
-    if (status == SLUICE_OK && transport->npeers > 0)
+    if (status == SLUICE_OK)
         status = slc_nccl_serve(transport, wait, error);
     for (size_t i = 0; i < transport->npeers; i++)
         slc_buffer_clear(&transport->peer[i].landings);
@@ -302,28 +304,12 @@ static sluice_status connect_worker(slc_transport *transport, slc_wait *wait, sl
     return status;
 }
 
-/* Raises a word to what it is: a road that cannot be written does not open. */
-static sluice_status try_peer(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
-{
-    CUresult result = transport->cuda.StreamWriteValue64(peer->stream, peer->word, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
-    if (result == CUDA_SUCCESS)
-        result = transport->cuda.StreamSynchronize(peer->stream);
-    return slc_nccl_check(transport, result, SLC_RUNTIME, "writing into a worker's memory", error);
-}
-
 static sluice_status connect_trainer(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
     sluice_status status = SLUICE_OK;
-    for (size_t i = 0; i < transport->npeers && status == SLUICE_OK; i++) {
-        slc_nccl_peer *peer = &transport->peer[i];
-        status = slc_nccl_greet(transport, peer, wait, error);
-        if (status == SLUICE_OK)
-            status = slc_way_settle(transport, peer, error);
-        if (status == SLUICE_OK)
-            status = slc_link_prepare(peer, transport->config.program->count, error);
-        if (status == SLUICE_OK)
-            status = try_peer(transport, peer, error);
-    }
+    for (size_t i = 0; i < transport->npeers && status == SLUICE_OK; i++)
+        if (!transport->peer[i].by_wire)
+            status = slc_nccl_greet(transport, &transport->peer[i], wait, error);
     return status;
 }
 
@@ -332,10 +318,7 @@ static sluice_status nccl_connect(slc_transport *transport, const unsigned char 
 {
     slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_RUNTIME);
     for (size_t i = 0; i < transport->npeers; i++) {
-        slc_nccl_peer *peer = &transport->peer[i];
-        sluice_status status = slc_host_card_read(card[i], length[i], peer->rank, &peer->card, error);
-        if (status == SLUICE_OK)
-            status = slc_host_card_check(&transport->card, &peer->card, peer->rank, error);
+        sluice_status status = slc_road_choose(transport, &transport->peer[i], card[i], length[i], error);
         if (status != SLUICE_OK)
             return status;
     }
@@ -343,15 +326,10 @@ static sluice_status nccl_connect(slc_transport *transport, const unsigned char 
     if (status != SLUICE_OK)
         return status;
     status = transport->worker ? connect_worker(transport, &wait, error) : connect_trainer(transport, &wait, error);
+    if (status == SLUICE_OK)
+        status = slc_wire_prepare(transport, error);
     slc_device_leave(&transport->device);
     return status;
-}
-
-static const char *nccl_road(const slc_transport *transport, size_t peer)
-{
-    (void)transport;
-    (void)peer;
-    return "link";
 }
 
 static slc_ways nccl_ways(const slc_transport *transport)
@@ -419,6 +397,8 @@ static sluice_status nccl_run(slc_transport *transport, const slc_segment *segme
         return status;
     status = transport->worker ? slc_link_receive(transport, segment, staging, &wait, error)
                                : slc_link_send(transport, segment, &wait, error);
+    if (status == SLUICE_OK)
+        status = slc_wire_move(transport, segment, staging, &wait, error);
     slc_device_leave(&transport->device);
     return status;
 }
@@ -431,7 +411,9 @@ static sluice_status nccl_end(slc_transport *transport, slc_deadline deadline, s
     sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
     if (status != SLUICE_OK)
         return status;
-    status = slc_link_end(transport, &wait, error);
+    status = slc_wire_end(transport, &wait, error);
+    if (status == SLUICE_OK)
+        status = slc_link_end(transport, &wait, error);
     slc_device_leave(&transport->device);
     return status;
 }
@@ -443,17 +425,19 @@ static void nccl_abort(slc_transport *transport)
         return;
     transport->aborted = true;
     slc_link_abort(transport);
+    slc_wire_abort(transport);
     slc_device_leave(&transport->device);
 }
 
 const slc_transport_ops slc_nccl_transport = {
     .name = "nccl",
+    .communicator = &slc_road_communicator,
     .open = nccl_open,
     .staging = nccl_staging,
-    .must_match = nccl_must_match,
-    .card = nccl_card,
+    .must_match = slc_road_must_match,
+    .card = slc_road_card,
     .connect = nccl_connect,
-    .road = nccl_road,
+    .road = slc_road_name,
     .ready = nccl_ready,
     .ways = nccl_ways,
     .begin = nccl_begin,

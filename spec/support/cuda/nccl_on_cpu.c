@@ -1,0 +1,474 @@
+/*
+ * nccl_on_cpu.c: the part of NCCL that the nccl transport uses, over local sockets and with the streams of cuda_on_cpu.c, so
+ * that the road by wire runs where there is no GPU. It is as strict as NCCL, or more so: a communicator is joined by all of
+ * its members or waits for ever, what a group has is posted to a stream in one piece and moves side by side, both ends of a
+ * message must give the same number of bytes of device memory, calls while one is under way are refused, and a peer that ends
+ * leaves a stream waiting until the communicator is aborted.
+ *
+ * Built as libnccl.so.2 for specs; never installed. Members meet at abstract sockets named after the id; each pair has one
+ * connection. NCCL_ON_CPU_VERSION is the version that it claims to be, NCCL_ON_CPU_FAIL=CALL:N has the N-th of such calls fail.
+ */
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <nccl.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+enum { DEFAULT_VERSION = 23007, SHARED_GPU_FROM = 23000, MOST_OPERATIONS = 8192 };
+
+/* ---- the driver ---- */
+
+static struct {
+    pthread_once_t once;
+    CUresult (*launch)(CUstream, CUhostFn, void *);
+    CUresult (*attributes)(unsigned int, CUpointer_attribute *, void **, CUdeviceptr);
+    CUresult (*device)(CUdevice *);
+} driver = { .once = PTHREAD_ONCE_INIT };
+
+static void find_driver(void)
+{
+    PFN_cuGetProcAddress_v12000 look_up = NULL;
+    CUdriverProcAddressQueryResult found;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *function = NULL;
+    void *symbol = library == NULL ? NULL : dlsym(library, "cuGetProcAddress_v2");
+    if (symbol == NULL)
+        return;
+    memcpy(&look_up, &symbol, sizeof look_up);
+    (void)look_up("cuLaunchHostFunc", &function, 10000, 0, &found);
+    memcpy(&driver.launch, &function, sizeof function);
+    (void)look_up("cuPointerGetAttributes", &function, 7000, 0, &found);
+    memcpy(&driver.attributes, &function, sizeof function);
+    (void)look_up("cuCtxGetDevice", &function, 2000, 0, &found);
+    memcpy(&driver.device, &function, sizeof function);
+}
+
+static bool has_driver(CUdevice *device)
+{
+    (void)pthread_once(&driver.once, find_driver);
+    return driver.launch != NULL && driver.attributes != NULL && driver.device != NULL && driver.device(device) == CUDA_SUCCESS;
+}
+
+static bool is_on(const void *data, CUdevice device)
+{
+    uint32_t type = 0, ordinal = 0;
+    CUpointer_attribute attribute[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL };
+    void *value[] = { &type, &ordinal };
+    return driver.attributes(2, attribute, value, (CUdeviceptr)(uintptr_t)data) == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE &&
+           (int)ordinal == device;
+}
+
+/* ---- a communicator ---- */
+
+struct member {
+    int fd;
+    CUdevice device;
+};
+
+struct ncclComm {
+    unsigned char name[16]; /* of the sockets, out of the id */
+    int rank, count, listener;
+    CUdevice device;
+    struct member *member;
+    pthread_t joining;
+    bool joined_thread;
+    volatile ncclResult_t state;
+    volatile bool aborting, finalized;
+    int running; /* posted and not done */
+};
+
+static _Thread_local char last_error[256];
+static _Thread_local int depth;
+
+static ncclResult_t say(ncclResult_t result, const char *what)
+{
+    snprintf(last_error, sizeof last_error, "%s", what);
+    return result;
+}
+
+/* Whether this call of that name is the one to fail. */
+static bool must_fail(const char *call)
+{
+    static int seen;
+    const char *text = getenv("NCCL_ON_CPU_FAIL");
+    const char *colon = text == NULL ? NULL : strchr(text, ':');
+    if (colon == NULL || strlen(call) != (size_t)(colon - text) || strncmp(text, call, (size_t)(colon - text)) != 0)
+        return false;
+    return __atomic_add_fetch(&seen, 1, __ATOMIC_RELAXED) == atoi(colon + 1);
+}
+
+static socklen_t address_of(const struct ncclComm *comm, int rank, struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    char *at = address->sun_path + 1;
+    at += sprintf(at, "nccl-on-cpu-");
+    for (size_t i = 0; i < sizeof comm->name; i++)
+        at += sprintf(at, "%02x", comm->name[i]);
+    at += sprintf(at, "-%d", rank);
+    return (socklen_t)(at - (char *)address);
+}
+
+struct hello {
+    int32_t rank, count, version, device;
+};
+
+static void pause_a_little(void)
+{
+    const struct timespec pause = { .tv_nsec = 1000000 };
+    nanosleep(&pause, NULL);
+}
+
+static int version(void)
+{
+    const char *text = getenv("NCCL_ON_CPU_VERSION");
+    return text == NULL ? DEFAULT_VERSION : atoi(text);
+}
+
+static struct hello own_hello(const struct ncclComm *comm)
+{
+    return (struct hello){ .rank = comm->rank, .count = comm->count, .version = version(), .device = comm->device };
+}
+
+static bool exchange_hello(struct ncclComm *comm, int fd, struct hello *theirs)
+{
+    struct hello mine = own_hello(comm);
+    size_t got = 0;
+    if (send(fd, &mine, sizeof mine, MSG_NOSIGNAL) != (ssize_t)sizeof mine)
+        return false;
+    while (got < sizeof *theirs && !comm->aborting) {
+        struct pollfd wanted = { .fd = fd, .events = POLLIN };
+        if (poll(&wanted, 1, 10) == 0)
+            continue;
+        ssize_t more = recv(fd, (char *)theirs + got, sizeof *theirs - got, 0);
+        if (more <= 0)
+            return false;
+        got += (size_t)more;
+    }
+    return got == sizeof *theirs && theirs->count == comm->count && theirs->version == mine.version && theirs->rank >= 0 &&
+           theirs->rank < comm->count;
+}
+
+static void take_member(struct ncclComm *comm, int fd, const struct hello *theirs)
+{
+    comm->member[theirs->rank] = (struct member){ .fd = fd, .device = theirs->device };
+}
+
+/* Those below are called, those above call. */
+static bool meet(struct ncclComm *comm)
+{
+    struct hello theirs;
+    for (int rank = 0; rank < comm->rank && !comm->aborting; rank++) {
+        struct sockaddr_un address;
+        socklen_t length = address_of(comm, rank, &address);
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        while (!comm->aborting && connect(fd, (struct sockaddr *)&address, length) != 0)
+            pause_a_little();
+        if (comm->aborting || !exchange_hello(comm, fd, &theirs)) {
+            close(fd);
+            return false;
+        }
+        take_member(comm, fd, &theirs);
+    }
+    for (int missing = comm->count - 1 - comm->rank; missing > 0 && !comm->aborting;) {
+        struct pollfd wanted = { .fd = comm->listener, .events = POLLIN };
+        if (poll(&wanted, 1, 10) == 0)
+            continue;
+        int fd = accept4(comm->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0)
+            continue;
+        if (!exchange_hello(comm, fd, &theirs)) {
+            close(fd);
+            return false;
+        }
+        take_member(comm, fd, &theirs);
+        missing--;
+    }
+    return !comm->aborting;
+}
+
+static bool shares_a_gpu(const struct ncclComm *comm)
+{
+    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (version() >= SHARED_GPU_FROM && allowed != NULL && strcmp(allowed, "1") == 0)
+        return false;
+    for (int rank = 0; rank < comm->count; rank++)
+        if (rank != comm->rank && comm->member[rank].device == comm->device)
+            return true;
+    return false;
+}
+
+static void *join(void *context)
+{
+    struct ncclComm *comm = context;
+    bool met = meet(comm);
+    comm->state = !met ? ncclRemoteError : shares_a_gpu(comm) ? ncclInvalidUsage : ncclSuccess;
+    return NULL;
+}
+
+static bool listen_for_members(struct ncclComm *comm)
+{
+    struct sockaddr_un address;
+    socklen_t length = address_of(comm, comm->rank, &address);
+    comm->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    return comm->listener >= 0 && bind(comm->listener, (struct sockaddr *)&address, length) == 0 && listen(comm->listener, comm->count) == 0;
+}
+
+static void free_comm(struct ncclComm *comm)
+{
+    for (int rank = 0; comm->member != NULL && rank < comm->count; rank++)
+        if (comm->member[rank].fd >= 0)
+            close(comm->member[rank].fd);
+    if (comm->listener >= 0)
+        close(comm->listener);
+    free(comm->member);
+    free(comm);
+}
+
+PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    CUdevice device;
+    *out = NULL;
+    if (must_fail("CommInitRankConfig"))
+        return say(ncclSystemError, "made to fail");
+    if (!has_driver(&device))
+        return say(ncclUnhandledCudaError, "no device is current");
+    if (config == NULL || config->blocking != 0 || count < 1 || rank < 0 || rank >= count)
+        return say(ncclInvalidArgument, "a rank outside of the communicator, or one that blocks");
+    struct ncclComm *comm = calloc(1, sizeof *comm);
+    if (comm == NULL || (comm->member = calloc((size_t)count, sizeof *comm->member)) == NULL) {
+        free(comm);
+        return say(ncclSystemError, "no memory");
+    }
+    memcpy(comm->name, id.internal + 16, sizeof comm->name);
+    comm->rank = rank;
+    comm->count = count;
+    comm->device = device;
+    comm->state = ncclInProgress;
+    for (int i = 0; i < count; i++)
+        comm->member[i] = (struct member){ .fd = -1, .device = -1 };
+    if (!listen_for_members(comm) || pthread_create(&comm->joining, NULL, join, comm) != 0) {
+        free_comm(comm);
+        return say(ncclSystemError, "an id that is in use");
+    }
+    comm->joined_thread = true;
+    *out = comm;
+    return ncclInProgress;
+}
+
+/* ---- operations ---- */
+
+struct operation {
+    struct ncclComm *comm;
+    CUstream stream;
+    bool sends, started;
+    int peer;
+    unsigned char *data;
+    uint64_t bytes, done; /* done counts the header, too */
+    uint64_t header, heard;
+};
+
+struct group {
+    size_t count, capacity;
+    struct operation *operation;
+    size_t left;
+};
+
+static _Thread_local struct group *gathered;
+
+enum { HEADER = sizeof(uint64_t) };
+
+/* Moves what can be moved of one operation; false once the connection is of no use. */
+static bool step(struct operation *o)
+{
+    int fd = o->comm->member[o->peer].fd;
+    while (o->done < HEADER + o->bytes) {
+        bool head = o->done < HEADER;
+        unsigned char *at = head ? (unsigned char *)(o->sends ? &o->header : &o->heard) + o->done : o->data + (o->done - HEADER);
+        size_t left = head ? HEADER - o->done : HEADER + o->bytes - o->done;
+        ssize_t moved = o->sends ? send(fd, at, left, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(fd, at, left, MSG_DONTWAIT);
+        if (moved < 0 && (errno == EAGAIN || errno == EINTR))
+            return true;
+        if (moved <= 0)
+            return false;
+        o->done += (uint64_t)moved;
+        if (!o->sends && o->done == HEADER && o->heard != o->bytes) {
+            o->comm->state = ncclInvalidUsage; /* NCCL would not notice */
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Of the operations with one peer in one direction, only the first that is not done may move. */
+static bool is_first(const struct group *group, size_t index)
+{
+    const struct operation *o = &group->operation[index];
+    for (size_t i = 0; i < index; i++) {
+        const struct operation *other = &group->operation[i];
+        if (other->peer == o->peer && other->sends == o->sends && other->done < HEADER + other->bytes)
+            return false;
+    }
+    return true;
+}
+
+static void run(void *context)
+{
+    struct group *group = context;
+    struct ncclComm *comm = group->operation[0].comm;
+    size_t done = 0, first = 0;
+    while (done < group->count && !comm->aborting) {
+        size_t before = done;
+        for (; first < group->count && group->operation[first].done == HEADER + group->operation[first].bytes; first++)
+            continue;
+        for (size_t i = first; i < group->count && !comm->aborting; i++) {
+            struct operation *o = &group->operation[i];
+            if (o->done == HEADER + o->bytes || comm->state == ncclRemoteError || !is_first(group, i))
+                continue;
+            if (!step(o) && comm->state == ncclSuccess)
+                comm->state = ncclRemoteError; /* and the stream stays where it is until somebody aborts */
+            done += o->done == HEADER + o->bytes;
+        }
+        if (done == before) {
+            const struct timespec pause = { .tv_nsec = 100000 };
+            nanosleep(&pause, NULL);
+        }
+    }
+    __atomic_sub_fetch(&comm->running, 1, __ATOMIC_RELEASE);
+    free(group->operation);
+    free(group);
+}
+
+PUBLIC ncclResult_t ncclGroupStart(void)
+{
+    if (must_fail("GroupStart"))
+        return say(ncclInternalError, "made to fail");
+    depth++;
+    return ncclSuccess;
+}
+
+PUBLIC ncclResult_t ncclGroupEnd(void)
+{
+    struct group *group = gathered;
+    if (depth == 0)
+        return say(ncclInvalidUsage, "a group that was not begun");
+    if (--depth > 0 || group == NULL)
+        return ncclSuccess;
+    gathered = NULL;
+    struct ncclComm *comm = group->operation[0].comm;
+    __atomic_add_fetch(&comm->running, 1, __ATOMIC_RELAXED);
+    if (!must_fail("GroupEnd") && driver.launch(group->operation[0].stream, run, group) == CUDA_SUCCESS)
+        return ncclSuccess;
+    __atomic_sub_fetch(&comm->running, 1, __ATOMIC_RELAXED);
+    free(group->operation);
+    free(group);
+    return say(ncclUnhandledCudaError, "made to fail, or the stream does not take it");
+}
+
+static ncclResult_t post(bool sends, void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream)
+{
+    if (must_fail(sends ? "Send" : "Recv"))
+        return say(ncclSystemError, "made to fail");
+    if (depth == 0 || comm->state != ncclSuccess || comm->finalized)
+        return say(ncclInvalidUsage, "outside of a group, or the communicator is not ready");
+    if (type != ncclUint8 || peer < 0 || peer >= comm->count || peer == comm->rank || stream == NULL || count == 0)
+        return say(ncclInvalidArgument, "a type, a peer or a stream that cannot be");
+    if (!is_on(data, comm->device) || !is_on((const char *)data + count - 1, comm->device))
+        return say(ncclInvalidArgument, "what is moved must lie on the communicator's device");
+    if (gathered == NULL)
+        gathered = calloc(1, sizeof *gathered);
+    struct group *group = gathered;
+    if (group->count == group->capacity) {
+        group->capacity = group->capacity == 0 ? 16 : group->capacity * 2;
+        group->operation = realloc(group->operation, group->capacity * sizeof *group->operation);
+    }
+    if (group->count > 0 && (group->operation[0].comm != comm || group->operation[0].stream != stream))
+        return say(ncclInvalidUsage, "one communicator and one stream a group, here");
+    group->operation[group->count++] =
+        (struct operation){ .comm = comm, .stream = stream, .sends = sends, .peer = peer, .data = data, .bytes = count, .header = count };
+    return ncclSuccess;
+}
+
+PUBLIC ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream)
+{
+    return post(true, (void *)(uintptr_t)data, count, type, peer, comm, stream);
+}
+
+PUBLIC ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream)
+{
+    return post(false, data, count, type, peer, comm, stream);
+}
+
+/* ---- the end, and what is asked ---- */
+
+PUBLIC ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    if (comm->state != ncclSuccess || comm->finalized)
+        return say(ncclInvalidUsage, "the communicator is not ready");
+    comm->finalized = true;
+    return ncclSuccess;
+}
+
+static ncclResult_t end(ncclComm_t comm, bool aborts)
+{
+    comm->aborting = comm->aborting || aborts;
+    if (comm->joined_thread)
+        (void)pthread_join(comm->joining, NULL);
+    while (__atomic_load_n(&comm->running, __ATOMIC_ACQUIRE) > 0)
+        pause_a_little();
+    free_comm(comm);
+    return ncclSuccess;
+}
+
+PUBLIC ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    return comm->finalized ? end(comm, false) : say(ncclInvalidUsage, "finalize comes first, here");
+}
+
+PUBLIC ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    return end(comm, true);
+}
+
+PUBLIC ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
+{
+    *state = comm->state;
+    return ncclSuccess;
+}
+
+PUBLIC ncclResult_t ncclGetVersion(int *number)
+{
+    *number = version();
+    return ncclSuccess;
+}
+
+PUBLIC ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    return getrandom(id->internal, sizeof id->internal, 0) == (ssize_t)sizeof id->internal ? ncclSuccess : say(ncclSystemError, "getrandom");
+}
+
+PUBLIC const char *ncclGetErrorString(ncclResult_t result)
+{
+    static const char *const text[] = { "no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument",
+                                        "invalid usage", "remote process exited or there was a network error", "NCCL operation in progress" };
+    return (size_t)result < sizeof text / sizeof text[0] ? text[result] : "unknown result code";
+}
+
+PUBLIC const char *ncclGetLastError(ncclComm_t comm)
+{
+    (void)comm;
+    return last_error;
+}
