@@ -336,6 +336,8 @@ static slc_ways nccl_ways(const slc_transport *transport)
 {
     slc_ways ways = { 0 };
     for (size_t i = 0; i < transport->npeers; i++) {
+        if (transport->peer[i].by_wire)
+            continue;
         ways.engine_bytes += transport->peer[i].engine_bytes;
         ways.kernel_bytes += transport->peer[i].kernel_bytes;
     }
