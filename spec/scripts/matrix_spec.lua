@@ -1,0 +1,108 @@
+--- scripts/matrix: the functional matrix by the host transport between real processes, and by nccl where processors stand in for
+-- the GPUs (spec/support/cuda/).
+
+local cjson = require "cjson"
+local program = require "spec.cli.program"
+
+local folder = program.path:gsub("/[^/]*$", "")
+
+-- Runs the command; gives its exit status and what it printed, with both streams in one where nothing else is asked for.
+local function matrix(arguments, environment, stream)
+   local pipe = assert(io.popen(('%s luajit scripts/matrix.lua %s %s %s; printf "\\n%%d" $?'):format(environment or "", folder, arguments,
+      stream or "2>&1")))
+   local text = pipe:read("*a")
+   pipe:close()
+   local said, code = text:match("^(.*)\n(%d+)$")
+   return tonumber(code), said
+end
+
+-- Moves and gives the answer. Every move was exact, and each took only this road.
+local function moved(road, arguments, environment)
+   local code, text = matrix("--json " .. arguments, environment, "2>/dev/null")
+   local answer = cjson.decode(text)
+   for _, move in ipairs(answer.moves) do
+      assert.is_nil(move.failure)
+      assert.same({ [road] = move.roads[road] }, move.roads)
+   end
+   assert.equal(0, code)
+   return answer
+end
+
+-- How many cases each move had, by ranks and form.
+local function counts(answer)
+   local list = {}
+   for i, move in ipairs(answer.moves) do
+      list[i] = ("%d+%d %s %d"):format(move.trainers, move.workers, move.form, move.cases)
+   end
+   return list
+end
+
+local function built()
+   for _, path in ipairs({ "/libsluice_cuda.so", "/spec/cuda/libcuda.so.1" }) do
+      local file = io.open(folder .. path)
+      if not file then
+         pending(path .. " was not built: nvcc or nccl.h was not found")
+         return false
+      end
+      file:close()
+   end
+   return true
+end
+
+describe("scripts/matrix", function()
+   it("moves every case of a world of 4 through shared memory, in both forms of init info", function()
+      local answer = moved("map", "--world 4")
+      assert.same({ "2+2 sluice/1 307", "2+2 2 73", "2+2 2 136" }, counts(answer))
+      assert.equal(516, answer.cases)
+   end)
+
+   for _, road in ipairs { "pull", "ring" } do
+      it("moves those of a world of 8 by " .. road, function()
+         moved(road, "--world 8 --largest 120000 --road " .. road)
+      end)
+   end
+
+   it("moves worlds of 9, 12, 16 and 32", function()
+      local answer = moved("map", "--world 9,12,16,32 --largest 120000 --form sluice/1 --updates 1")
+      assert.same({ "6+3 sluice/1 12", "3+6 sluice/1 12", "6+6 sluice/1 212", "8+4 sluice/1 12", "4+8 sluice/1 12", "8+8 sluice/1 262",
+         "12+4 sluice/1 20", "4+12 sluice/1 20", "16+16 sluice/1 262", "24+8 sluice/1 20", "8+24 sluice/1 20" }, counts(answer))
+   end)
+
+   it("moves worlds of 4 and 8 between GPUs", function()
+      if built() then
+         moved("link", "--world 4,8 --transport nccl --largest 120000", ("LD_LIBRARY_PATH=%s/spec/cuda"):format(folder))
+      end
+   end)
+
+   it("prints a table, and what failed with its reason", function()
+      local code, text = matrix("--world 4 --filter dtypes --form sluice/1")
+      assert.equal(0, code)
+      assert.truthy(text:find("2 %+ 2 +sluice/1 +map +14 +%d+%.%d+ KB +%d+%.%d+ s +exact\n"), text)
+      assert.truthy(text:find("1 moves of 14 cases by transport host: every byte of every update is exact", 1, true), text)
+      code, text = matrix("--world 4 --filter dtypes --form sluice/1 --transport nccl", "SLUICE_CUDA_PLUGIN=/nowhere.so")
+      assert.equal(1, code)
+      assert.truthy(text:find("runtime: transport nccl wants libsluice_cuda.so", 1, true), text)
+      assert.truthy(text:find("1 moves of 14 cases by transport nccl: 1 failed", 1, true), text)
+   end)
+
+   it("lists the cases with what nccl_m2n cannot do of them", function()
+      local _, text = matrix("--world 4 --list --json --filter five")
+      local seen = {}
+      for _, case in ipairs(cjson.decode(text)) do
+         assert.equal(case.m2n, case.reason == nil)
+         seen[case.reason or "m2n can"] = true
+      end
+      assert.same({ ["m2n can"] = true, ["its destination is none of m2n's two axes"] = true,
+         ["too many dims for a tensor that is cut"] = true }, seen)
+   end)
+
+   it("refuses what it does not know", function()
+      for argument, text in pairs({ ["--worlds 4"] = "unknown or incomplete argument '--worlds'", ["--form 3"] = "--form (3) is unknown",
+         ["--world 4-"] = "--world (4-) must be numbers of 2 or more and ranges, as 4,8 or 4-12",
+         ["--largest 0"] = "--largest (0) must be a whole number above 0" }) do
+         local code, said = matrix(argument)
+         assert.equal(2, code)
+         assert.equal("matrix: " .. text .. "; scripts/matrix --help tells\n", said)
+      end
+   end)
+end)
