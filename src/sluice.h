@@ -406,6 +406,36 @@ SLUICE_API sluice_status sluice_start_update(sluice_engine *engine, bool partial
  */
 SLUICE_API sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error);
 
+typedef uint64_t sluice_recording; /* see below; 0 is none */
+
+/*
+ * Records a list of parameters that is moved again and again, on this rank: `names` and `count` as for sluice_update, or NULL
+ * and 0 for every parameter of the plan in its order. What a batch of them looks up, hashes and makes ready for the GPU is
+ * done here, once. Local: waits for nobody and moves nothing; between batches, whether an update is open or not. *recording
+ * is a number that this engine never gives again, 0 on failure; forgotten by sluice_forget_recording or with the session, at
+ * shutdown. Any number of recordings can be kept, each costs memory in proportion to its copies.
+ * Errors: INVALID (a name that was not announced, or comes twice), STATE unless READY or UPDATING, NO_MEMORY, SYSTEM.
+ */
+SLUICE_API sluice_status sluice_record(sluice_engine *engine, const char *const *names, size_t count, sluice_recording *recording,
+                                       sluice_error *error);
+
+/*
+ * Replays a recording: sluice_replay is sluice_update of that list, in every respect: what it moves, what it returns, what it refuses, what comes
+ * of a failure. On other ranks it may as well be sluice_update of the same names in the same order, or their own recording of
+ * them; a rank whose list is another one is refused as there. Beyond that, refused at once and told to the others:
+ *   INVALID  a number that is no recording of this engine (any more)
+ *   STATE    sluice_reload_rules made another plan since; a source was registered anew, at another address: record again
+ * A live tensor of a GPU whose memory was freed since init is found, and refused (STATE), by both.
+ *
+ * On transport nccl a trainer replays its copies as they were gathered by sluice_record, in a few calls of the driver; one
+ * that knows no batches of copies (before CUDA 12.8) gets them as a CUDA graph. Batches with full parameters and the host
+ * transport have no such part: they are spared the names alone.
+ */
+SLUICE_API sluice_status sluice_replay(sluice_engine *engine, sluice_recording recording, sluice_error *error);
+
+/* Forgets a recording and frees what it holds. As sluice_record; INVALID where there is no such recording. */
+SLUICE_API sluice_status sluice_forget_recording(sluice_engine *engine, sluice_recording recording, sluice_error *error);
+
 /*
  * Streams. With options.stream, of transport nccl, a batch (sluice_update, sluice_replay) is ordered with what the host queues
  * on that stream, on either side:

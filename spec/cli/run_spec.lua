@@ -69,6 +69,10 @@ describe("sluice run", function()
       end)
    end
 
+   it("verifies what was recorded once and is replayed", function()
+      assert.is_true(program.json(good(run({ updates = 3 }, "--replay", "--batches", "2"))).verified)
+   end)
+
    it("verifies with shards in ordinary memory", function()
       local object = program.json(good(run({}, "--memory", "ordinary")))
       assert.is_true(object.verified)

@@ -35,6 +35,7 @@ local functions = {
    MemAlloc = { 3020, "int (*)(uint64_t *, size_t)" }, MemFree = { 3020, "int (*)(uint64_t)" },
    MemGetInfo = { 3020, "int (*)(size_t *, size_t *)" }, MemcpyAsync = { 4000, "int (*)(uint64_t, uint64_t, size_t, void *)" },
    StreamCreate = { 2000, "int (*)(void **, unsigned)" }, StreamQuery = { 2000, "int (*)(void *)" },
+   StreamWaitValue64 = { 11070, "int (*)(void *, uint64_t, uint64_t, unsigned)" },
    StreamSynchronize = { 2000, "int (*)(void *)" }, StreamBeginCapture = { 10010, "int (*)(void *, int)" },
    StreamEndCapture = { 10000, "int (*)(void *, void **)" }, GraphInstantiateWithFlags = { 11040, "int (*)(void **, void *, uint64_t)" },
    GraphLaunch = { 10000, "int (*)(void *, void *)" }, GraphDestroy = { 10000, "int (*)(void *)" },
@@ -102,6 +103,12 @@ function stream:busy()
    for _ = 1, 20 do
       self:copy(self.block + bytes, self.block, bytes)
    end
+end
+
+--- Work that never ends.
+function stream:stick()
+   local word = self.gpu.memory(8)
+   self.cuda.StreamWaitValue64(self.handle, ffi.cast("uint64_t", ffi.cast("uintptr_t", word)), 1, 0)
 end
 
 function stream:wait()

@@ -151,6 +151,24 @@ function host:update(names)
    check(C.sluice_update(self.engine, list, #names, err), err)
 end
 
+--- names: nil for the whole plan. Gives the recording.
+function host:record(names)
+   local list, err = names and ffi.new("const char *[?]", math.max(1, #names), names), inside.error()
+   local recording = ffi.new("sluice_recording[1]", 1)
+   check(C.sluice_record(self.engine, list, names and #names or 0, recording, err), err)
+   return recording[0]
+end
+
+function host:replay(recording)
+   local err = inside.error()
+   check(C.sluice_replay(self.engine, recording, err), err)
+end
+
+function host:forget_recording(recording)
+   local err = inside.error()
+   check(C.sluice_forget_recording(self.engine, recording, err), err)
+end
+
 function host:finish(version)
    local err = inside.error()
    check(C.sluice_finish_update(self.engine, version, err), err)

@@ -399,6 +399,7 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->allow_attach = read_text(L, index, "allow_attach", &job->arena);
     job->save = read_text(L, index, "save", &job->arena);
     job->ordinary = read_flag(L, index, "ordinary");
+    job->replay = read_flag(L, index, "replay");
     job->verify = read_flag(L, index, "verify");
     job->timeout_s = read_seconds(L, index, "timeout_s");
     job->beat_s = read_seconds(L, index, "beat_s");

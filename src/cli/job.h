@@ -82,6 +82,7 @@ typedef struct slc_job {
     bool insecure_control;
     double beat_s; /* 0: the engine's default */
     uint32_t updates, batches;
+    bool replay; /* batches are recorded and replayed */
     bool ordinary; /* sources in ordinary memory instead of memory that peers can map */
     bool verify;
     const char *allow_attach; /* where people may attach; NULL for nowhere */

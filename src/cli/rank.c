@@ -24,6 +24,7 @@ typedef struct {
     uint64_t update;
     uint64_t moved; /* bytes of the batches done in this update */
     uint64_t batch; /* bytes of the batch under way */
+    sluice_recording *recording; /* of each batch, 0 before it is made */
 } rank;
 
 /* ---- callbacks ---- */
@@ -180,6 +181,16 @@ static sluice_status fill(rank *r, sluice_error *error)
     return status;
 }
 
+/* One batch: by its names, or by a recording of them that the first update makes. */
+static sluice_status move_one(rank *r, size_t batch, const char *const *names, size_t count, sluice_error *error)
+{
+    if (!r->job->replay)
+        return sluice_update(r->engine, names, count, error);
+    sluice_recording *recording = &r->recording[batch];
+    sluice_status status = *recording == 0 ? sluice_record(r->engine, names, count, recording, error) : SLUICE_OK;
+    return status == SLUICE_OK ? sluice_replay(r->engine, *recording, error) : status;
+}
+
 static sluice_status move_all(rank *r, const char *const *names, sluice_error *error)
 {
     size_t count = r->job->nparams, batches = r->job->batches < count ? r->job->batches : count;
@@ -187,7 +198,7 @@ static sluice_status move_all(rank *r, const char *const *names, sluice_error *e
     for (size_t b = 0; b < batches && status == SLUICE_OK; b++) {
         size_t from = count * b / batches, to = count * (b + 1) / batches;
         r->batch = 0;
-        status = sluice_update(r->engine, names + from, to - from, error);
+        status = move_one(r, b, names + from, to - from, error);
         r->moved += r->batch;
     }
     return status;
@@ -250,7 +261,8 @@ static sluice_status all_updates(rank *r, sluice_error *error)
 {
     bool worker = slc_job_is_worker(r->job);
     const char **names = slc_arena_take(&r->job->arena, r->job->nparams + 1, sizeof *names);
-    if (names == NULL)
+    r->recording = slc_arena_take(&r->job->arena, r->job->nparams + 1, sizeof *r->recording);
+    if (names == NULL || r->recording == NULL)
         return slc_fail_memory(error, "rank", "the list of names", r->job->nparams * sizeof *names);
     for (size_t i = 0; i < r->job->nparams; i++)
         names[i] = r->job->param[i].name;

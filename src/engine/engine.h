@@ -10,6 +10,7 @@
  *     agreement.c  rounds over long lists: same on every rank, or the first line that differs
  *     version.c    which version all live memory holds, and whether an update of it was left unfinished
  *     update.c     one batch of names, from preflight to done; start and finish
+ *     recording.c  lists that are moved again and again
  *     staging.c    full parameters: slots, the mover thread, the sequence that load_weights pulls
  *     lifecycle.c  failure, abort, cancel, shutdown
  *     report.c     the plan and a failure as JSON
@@ -70,6 +71,18 @@ typedef struct slc_build {
     double seconds_planning;
 } slc_build;
 
+/* A list of parameters that is moved again and again. */
+typedef struct slc_recording {
+    sluice_recording number;
+    uint64_t plan; /* session->plans as it was */
+    uint32_t *param; /* plan indices */
+    size_t count;
+    bool full; /* one of them is */
+    char names[SLC_DIGEST_TEXT];
+    const void **source; /* trainer: where each shard lay */
+    slc_record *record; /* the transport's, see there; NULL where it made none */
+} slc_recording;
+
 /* Everything that one init makes and one shutdown releases. */
 typedef struct slc_session {
     slc_init_info info;
@@ -83,6 +96,10 @@ typedef struct slc_session {
     double seconds_init;
     char version[256];    /* as round 4 found it on every worker */
     char unfinished[640]; /* why there is none, "" where there is */
+
+    uint64_t plans; /* reloads since init */
+    slc_recording **recording; /* in no order */
+    size_t nrecordings, recording_capacity;
 
     /* the update */
     uint8_t *delivery; /* slc_delivery by plan index */
@@ -126,6 +143,7 @@ struct sluice_engine {
     slc_door *door;    /* NULL where nobody may attach */
 
     slc_session *session; /* NULL in state NEW */
+    sluice_recording recordings; /* made so far, over all sessions: no two have one number */
     bool dirty; /* since the last finished update, bytes of another one may have moved; outlives the session */
     char version[256];
 };
@@ -208,6 +226,16 @@ sluice_status slc_staging_create(sluice_engine *engine, slc_build *build, sluice
 void slc_staging_destroy(struct slc_staging *staging);
 /* Moves the batch of session->asked with a mover thread while load_weights pulls. A worker's batch that has a full parameter. */
 sluice_status slc_staging_run(sluice_engine *engine, slc_deadline deadline, sluice_error *error);
+
+/*
+ * recording.c. find: of this session and what its plan and sources are now, else INVALID or STATE; it is borrowed. clear:
+ * while the build that they were made for is there. The digest of a list of names is the same however they came.
+ */
+sluice_status slc_recording_find(const slc_session *session, sluice_recording number, const slc_recording **recording,
+                                 sluice_error *error);
+void slc_recordings_clear(slc_session *session);
+sluice_status slc_names_digest(const slc_plan *plan, const uint32_t *param, size_t count, char digest[SLC_DIGEST_TEXT],
+                               sluice_error *error);
 
 /* update.c: one segment on this rank, with its bookkeeping. `slot` as transport.h's staging. */
 sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_deadline deadline, sluice_error *error);

@@ -39,6 +39,7 @@ static void change_over(sluice_engine *engine, slc_build *next, char *rules)
     slc_session *session = engine->session;
     slc_build *old = session->build;
     session->build = next;
+    session->plans++; /* what was recorded was of the other one, whose transport releases its part */
     slc_build_settle(session, next);
     slc_build_clear(old);
     if (session->is_worker) {

@@ -78,26 +78,63 @@ sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_er
 
 /* ---- a batch ---- */
 
-/* Every name known, none twice in this update. Marks what is asked; forget_batch takes that back. */
-static sluice_status preflight(slc_session *session, const char *const *names, size_t count, sluice_error *error)
+/* What a call asks for: names, or a recording of them. */
+typedef struct batch {
+    const char *const *names;
+    size_t count;
+    bool replays;
+    sluice_recording number;
+    const slc_recording *recording; /* found by preflight */
+} batch;
+
+static sluice_status index_of(const slc_session *session, const batch *asked, size_t i, size_t *index, sluice_error *error)
 {
-    session->nasked = 0;
-    session->progress = (sluice_progress){ .params_total = count };
-    if (names == NULL && count > 0)
-        return slc_fail(error, SLUICE_INVALID, "update", "names (NULL) must be a list of %zu strings", count);
-    for (size_t i = 0; i < count; i++) {
-        if (names[i] == NULL)
-            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] (NULL) must be a string", i);
-        size_t index = slc_plan_find(session->build->plan, names[i]);
-        if (index == SIZE_MAX)
-            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%.1000s') was not announced at init", i, names[i]);
+    if (asked->recording != NULL) {
+        *index = asked->recording->param[i];
+        return SLUICE_OK;
+    }
+    if (asked->names[i] == NULL)
+        return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] (NULL) must be a string", i);
+    *index = slc_plan_find(session->build->plan, asked->names[i]);
+    return *index != SIZE_MAX ? SLUICE_OK : slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%.1000s') was not announced at init", i,
+                                                     asked->names[i]);
+}
+
+/* Every name known, none twice in this update. Marks what is asked; forget_batch takes that back. */
+static sluice_status mark(slc_session *session, const batch *asked, sluice_error *error)
+{
+    for (size_t i = 0; i < asked->count; i++) {
+        size_t index;
+        sluice_status status = index_of(session, asked, i, &index, error);
+        if (status != SLUICE_OK)
+            return status;
         if (session->delivery[index] != SLC_UNTOUCHED)
-            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%s') comes a second time in this update", i, names[i]);
+            return slc_fail(error, SLUICE_INVALID, "update", "names[%zu] ('%s') comes a second time in this update", i,
+                            slc_plan_at(session->build->plan, index)->name);
         session->delivery[index] = SLC_ASKED;
         session->asked[session->nasked++] = (uint32_t)index;
         session->progress.bytes_total += (uint64_t)session->build->program.segment[index].bytes;
     }
     return SLUICE_OK;
+}
+
+/* All that can be said of a batch before anybody is asked. */
+static sluice_status preflight(slc_session *session, batch *asked, sluice_error *error)
+{
+    const slc_build *build = session->build;
+    sluice_status status = SLUICE_OK;
+    session->nasked = 0;
+    session->progress = (sluice_progress){ .params_total = asked->count };
+    if (asked->replays) {
+        status = slc_recording_find(session, asked->number, &asked->recording, error);
+        asked->count = status == SLUICE_OK ? asked->recording->count : 0;
+        session->progress.params_total = asked->count;
+    } else if (asked->names == NULL && asked->count > 0) {
+        status = slc_fail(error, SLUICE_INVALID, "update", "names (NULL) must be a list of %zu strings", asked->count);
+    }
+    if (status == SLUICE_OK)
+        status = mark(session, asked, error);
+    return status == SLUICE_OK ? build->ops->ready(build->transport, session->asked, session->nasked, error) : status;
 }
 
 static void forget_batch(slc_session *session)
@@ -113,23 +150,31 @@ static void name_line(const void *context, size_t index, char *text, size_t size
     snprintf(text, size, "'%s'", slc_plan_at(session->build->plan, session->asked[index])->name);
 }
 
+/* Over the batch's number and the digest of its names, which a recording knows already. */
+static sluice_status digest_batch(const slc_session *session, const slc_recording *recording, char digest[SLC_DIGEST_TEXT],
+                                  sluice_error *error)
+{
+    char names[SLC_DIGEST_TEXT], text[SLC_DIGEST_TEXT + 32];
+    if (recording == NULL) {
+        sluice_status status = slc_names_digest(session->build->plan, session->asked, session->nasked, names, error);
+        if (status != SLUICE_OK)
+            return status;
+    }
+    int length = snprintf(text, sizeof text, "%llu\n%s", (unsigned long long)session->batch, recording == NULL ? names : recording->names);
+    return slc_digest(text, (size_t)length, digest, error);
+}
+
 /* The same names in the same order as the same batch on every rank, or a refusal that changes nothing. */
-static sluice_status agree_on_batch(sluice_engine *engine, const sluice_error *mine, slc_deadline deadline, sluice_error *error)
+static sluice_status agree_on_batch(sluice_engine *engine, const slc_recording *recording, const sluice_error *mine, slc_deadline deadline,
+                                    sluice_error *error)
 {
     slc_session *session = engine->session;
-    slc_buffer text = { 0 };
     char digest[SLC_DIGEST_TEXT] = "";
     sluice_error failed = SLUICE_ERROR_INIT;
-    slc_buffer_u64(&text, session->batch);
-    for (size_t i = 0; i < session->nasked; i++)
-        slc_buffer_string(&text, slc_plan_at(session->build->plan, session->asked[i])->name);
     if (mine->status != SLUICE_OK)
         slc_error_copy(&failed, mine);
-    else if (text.failed)
-        slc_fail_memory(&failed, "update", "the names of a batch", text.length);
     else
-        (void)slc_digest(text.data, text.length, digest, &failed);
-    slc_buffer_clear(&text);
+        (void)digest_batch(session, recording, digest, &failed);
     slc_list list = { .what = "name", .count = session->nasked, .line = name_line, .context = session };
     if (digest[0] == '\0') /* an error is said in place of a list */
         list.count = SIZE_MAX;
@@ -163,8 +208,21 @@ static sluice_status begin_reload(sluice_engine *engine, sluice_error *error)
     return SLUICE_OK;
 }
 
+/* All at once, out of what was made ready. */
+static sluice_status replay(sluice_engine *engine, slc_record *record, slc_deadline deadline, sluice_error *error)
+{
+    slc_session *session = engine->session;
+    const slc_build *build = session->build;
+    sluice_status status = build->ops->replay(build->transport, record, deadline, slc_engine_watch(engine), error);
+    if (status == SLUICE_OK) {
+        session->progress.bytes_done = session->progress.bytes_total;
+        session->progress.params_done = session->progress.params_total;
+    }
+    return status;
+}
+
 /* The transport's batch is open on a trainer already: its sources had to be final before anybody agreed. */
-static sluice_status move_batch(sluice_engine *engine, slc_deadline deadline, sluice_error *error)
+static sluice_status move_batch(sluice_engine *engine, const slc_recording *recording, slc_deadline deadline, sluice_error *error)
 {
     slc_session *session = engine->session;
     const slc_build *build = session->build;
@@ -179,8 +237,11 @@ static sluice_status move_batch(sluice_engine *engine, slc_deadline deadline, sl
         return status;
     if (pulls)
         return slc_staging_run(engine, deadline, error);
-    for (size_t i = 0; i < session->nasked && status == SLUICE_OK; i++)
-        status = slc_move(engine, session->asked[i], NULL, deadline, error);
+    if (recording != NULL && recording->record != NULL && !recording->full)
+        status = replay(engine, recording->record, deadline, error);
+    else
+        for (size_t i = 0; i < session->nasked && status == SLUICE_OK; i++)
+            status = slc_move(engine, session->asked[i], NULL, deadline, error);
     return status == SLUICE_OK ? build->ops->end(build->transport, deadline, watch, error) : status;
 }
 
@@ -220,19 +281,18 @@ static void name_the_late(slc_session *session, slc_deadline deadline, sluice_er
     (void)slc_group_round(session->group, "update", &mine, NULL, 0, NULL, NULL, NULL, deadline, error);
 }
 
-static sluice_status run_batch(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
+static sluice_status run_batch(sluice_engine *engine, batch *asked, sluice_error *error)
 {
     slc_session *session = engine->session;
     const slc_build *build = session->build;
     slc_deadline deadline = slc_engine_deadline(engine, engine->options.timeouts.update);
     sluice_error mine = SLUICE_ERROR_INIT;
-    if (preflight(session, names, count, &mine) != SLUICE_OK ||
-        build->ops->ready(build->transport, NULL, &mine) != SLUICE_OK) {
+    if (preflight(session, asked, &mine) != SLUICE_OK) {
         forget_batch(session);
         return refuse_here(engine, &mine, deadline, error);
     }
     bool begun = !session->is_worker && build->ops->begin(build->transport, deadline, slc_engine_watch(engine), &mine) == SLUICE_OK;
-    if (agree_on_batch(engine, &mine, deadline, error) != SLUICE_OK)
+    if (agree_on_batch(engine, asked->recording, &mine, deadline, error) != SLUICE_OK)
         return refuse_batch(engine, begun, deadline, error);
     session->batch++;
     /* From here on a worker may write, and a trainer into it, any part of the batch, whether this rank learns of it or not. */
@@ -240,7 +300,7 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
         session->delivery[session->asked[i]] = SLC_TORN;
     engine->dirty = engine->dirty || batch_has(session, SLC_MODE_DIRECT) || batch_has(session, SLC_MODE_FULL);
     slc_engine_post(engine);
-    if (move_batch(engine, deadline, error) != SLUICE_OK) {
+    if (move_batch(engine, asked->recording, deadline, error) != SLUICE_OK) {
         /* A peer that is gone may have ended because of what the group knows already: then that is the cause. */
         if (error->status == SLUICE_TIMEOUT && error->rank < 0)
             name_the_late(session, deadline, error);
@@ -258,15 +318,25 @@ static sluice_status run_batch(sluice_engine *engine, const char *const *names, 
     return SLUICE_OK;
 }
 
-sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
+static sluice_status run(sluice_engine *engine, const char *call, batch asked, sluice_error *error)
 {
-    sluice_status status = slc_engine_enter(engine, SLUICE_STATE_UPDATING, "update", "update", error);
+    sluice_status status = slc_engine_enter(engine, SLUICE_STATE_UPDATING, "update", call, error);
     if (status != SLUICE_OK)
         return status;
     sluice_error found = SLUICE_ERROR_INIT;
-    status = run_batch(engine, names, count, &found);
+    status = run_batch(engine, &asked, &found);
     slc_engine_leave(engine);
     return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
+}
+
+sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error)
+{
+    return run(engine, "update", (batch){ .names = names, .count = count }, error);
+}
+
+sluice_status sluice_replay(sluice_engine *engine, sluice_recording recording, sluice_error *error)
+{
+    return run(engine, "replay", (batch){ .number = recording, .replays = true }, error);
 }
 
 /* ---- finish ---- */

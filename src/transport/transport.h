@@ -104,8 +104,18 @@ typedef struct slc_transport_ops {
     /* The road to program->peer[i], for the plan ("map", "pull", "ring", ...). Valid after connect. */
     const char *(*road)(const slc_transport *transport, size_t peer);
 
-    /* Before a batch is agreed on: STATE where this rank could not move it as things are. Nothing waits, nothing changes. */
-    sluice_status (*ready)(slc_transport *transport, const slc_record *record, sluice_error *error);
+    /*
+     * A list of segments, by plan index, that will be run again and again, all of them in this order: what can be made ready
+     * for that is. Local, between batches. *record is NULL where that is nothing, else released by forget or by close.
+     */
+    sluice_status (*record)(slc_transport *transport, const uint32_t *param, size_t count, slc_record **record, sluice_error *error);
+    void (*forget)(slc_transport *transport, slc_record *record);
+
+    /*
+     * Before a batch of these segments is agreed on: STATE where this rank could not move it as things are, because memory is
+     * no longer what it was at connect, say. Nothing waits, nothing changes.
+     */
+    sluice_status (*ready)(slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error);
 
     /*
      * Of the bytes that this rank sends in an update of all, how many go by copy engines and how many by a kernel. Valid
@@ -117,11 +127,12 @@ typedef struct slc_transport_ops {
      * A batch. begin: on a trainer, `source` is final until end; called before the engine lets workers start. run: moves
      * one segment; the same order on all ranks of the batch; `staging` is the slot of a full parameter, else NULL. On a worker
      * it returns when the bytes are in place or, for a transport that queues, when they will be after `end`. end: everything
-     * of this batch is done on this rank.
+     * of this batch is done on this rank. replay is all the runs of a record that has no full parameter.
      */
     sluice_status (*begin)(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error);
     sluice_status (*run)(slc_transport *transport, const slc_segment *segment, void *staging, slc_deadline deadline, slc_watch watch,
                          sluice_error *error);
+    sluice_status (*replay)(slc_transport *transport, slc_record *record, slc_deadline deadline, slc_watch watch, sluice_error *error);
     sluice_status (*end)(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error);
 
     /* The host gave a staging slot back: what it has queued on its stream may still read it. From any one thread, beside `run`. */

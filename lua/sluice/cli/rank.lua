@@ -39,6 +39,7 @@ local function configure(parser)
    parser:flag("--no-verify", "Workers check nothing."):target("no_verify")
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
+   world.replay_option(parser)
    parser:option("--save", world.save_help):argname("<folder>")
    parser:option("--allow-attach", world.attach_help):argname("<path>"):target("allow_attach")
    -- Between `sluice run` and its ranks.
@@ -115,7 +116,7 @@ local function run(args, role)
    local job = here:job(stand.rank, info, {
       listen_fd = args.listen_fd or -1, key_fd = args.key_fd or -1, key_file = args.key_file,
       insecure_control = args.insecure_control or false, verify = not args.no_verify, ordinary = args.memory == "ordinary",
-      save = args.save, allow_attach = world.attach_path(args.allow_attach, stand.rank),
+      save = args.save, allow_attach = world.attach_path(args.allow_attach, stand.rank), replay = args.replay or false,
    })
    if report then
       here = nil -- luacheck: ignore

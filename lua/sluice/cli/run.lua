@@ -29,6 +29,7 @@ function run.configure(parser)
    parser:option("--allow-attach", world.attach_help .. " Without it only the first worker makes one."):argname("<path>"):target("allow_attach")
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
+   world.replay_option(parser)
 end
 
 -- MemAvailable, or less where a control group allows less.
@@ -74,6 +75,9 @@ local function ranks_of(here, args, init_info, port, listener)
          "--memory", args.memory, "--key-fd=" .. key,
       }
       local descriptors = { effective, info, key, unpack(args.descriptors or {}) }
+      if args.replay then
+         arguments[#arguments + 1] = "--replay"
+      end
       if args.no_verify then
          arguments[#arguments + 1] = "--no-verify"
       end
@@ -176,7 +180,7 @@ end
 
 --- Runs a world on this machine and sums up.
 -- @param here the world
--- @param args no_verify, quiet, save, memory as the command line has them; descriptors: more of them for every rank
+-- @param args no_verify, quiet, save, memory, replay as the command line has them; descriptors: more of them for every rank
 -- @return the summary, as --json prints it. Ends the command where a rank fails.
 function run.execute(here, args)
    local start = native.monotonic()

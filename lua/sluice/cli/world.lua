@@ -77,6 +77,11 @@ function world.configure(parser)
    parser:flag("--json", "Print one JSON object on standard output.")
 end
 
+--- Adds --replay to a command's parser.
+function world.replay_option(parser)
+   parser:flag("--replay", "Record each batch once and replay it in every update.")
+end
+
 --- Adds --rank to a command's parser.
 function world.rank_option(parser, help)
    parser:option("--rank", help):convert(function(text)
@@ -209,7 +214,7 @@ end
 --- What `rank` is to do, as native.run_rank and native.plan take it.
 -- @param rank the world rank
 -- @param init_info the sealed text
--- @param[opt] more keys that go over the rest: listen_fd, key_fd, key_file, insecure_control, ordinary, verify, save
+-- @param[opt] more keys that go over the rest: listen_fd, key_fd, key_file, insecure_control, ordinary, verify, save, replay
 function world:job(rank, init_info, more)
    local checked = self.deployment
    local job = {
@@ -220,7 +225,7 @@ function world:job(rank, init_info, more)
       timeouts = checked.timeouts, beat_s = checked.beat_s,
       staging_slots = checked.staging_slots or 0, updates = checked.updates, batches = checked.batches,
       checkpoint = checked.model.checkpoint, listen_fd = -1, key_fd = -1, insecure_control = false,
-      verify = true, ordinary = false,
+      verify = true, ordinary = false, replay = false,
    }
    for key, value in pairs(more or {}) do
       job[key] = value

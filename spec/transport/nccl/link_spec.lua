@@ -102,6 +102,15 @@ describe("the nccl transport over the link", function()
       end
    end)
 
+   it("replays what was recorded: in batches, with full parameters beside, and as a graph where the driver knows no batches", function()
+      if built() then
+         local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }
+         verified(deployment, {}, "--replay", "--batches", "3")
+         verified(deployment, { SLUICE_CUDA_ON_CPU_VERSION = "12000" }, "--replay")
+         verified({ rules = full_mlp(), updates = 2 }, {}, "--replay", "--batches", "2")
+      end
+   end)
+
    it("says that it wants a driver where there is none", function()
       if built() then
          local result = run({}, { LD_LIBRARY_PATH = false })

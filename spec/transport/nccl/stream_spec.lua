@@ -1,87 +1,16 @@
 --- Updates and the stream that the host gives, where there is no GPU: on the driver that processors stand in for.
 
-local cjson = require "cjson"
 local ffi = require "ffi"
 local gpu = require "spec.support.gpu"
 local host = require "spec.support.host"
-local unistd = require "posix.unistd"
-local world = require "spec.support.world"
+local pair = require "spec.support.pair"
 
-local LENGTH, COUNT = 64, 6
-local NAMES, ZEROS = {}, {}
-for i = 1, COUNT do
-   NAMES[i] = "w" .. i
-end
-for i = 1, LENGTH do
-   ZEROS[i] = 0
-end
+local COUNT, LENGTH, NAMES = pair.COUNT, pair.LENGTH, pair.NAMES
+local init_info, fill, check, floats, update = pair.init_info, pair.fill, pair.check, pair.floats, pair.update
 
--- One trainer, one worker, six parameters of 64 float32: in place where the worker has live tensors, else through load_weights.
-local function init_info(port)
-   local info = { schema_version = 2, master_address = "127.0.0.1", master_port = port, rank_offset = 1, world_size = 2,
-      dst_mesh_dims = { 1, 1 }, params = {} }
-   for i, name in ipairs(NAMES) do
-      info.params[i] = { name = name, dtype_name = "float32", shape = { LENGTH }, src_mesh_dims = { 1, 1 }, src_placements = cjson.null }
-   end
-   return world.seal(info)
-end
-
-local function value(update, number, index)
-   return update * 10000 + number * 1000 + index
-end
-
-local function fill(data, update, number)
-   for i = 0, LENGTH - 1 do
-      data[i] = value(update, number, i)
-   end
-end
-
--- Adds what is wrong with a tensor of an update to a list.
-local function check(wrong, what, data, update, number)
-   for i = 0, LENGTH - 1 do
-      if data[i] ~= value(update, number, i) then
-         wrong[#wrong + 1] = ("%s of update %d: w%d[%d] is %g, not %g"):format(what, update, number, i, data[i], value(update, number, i))
-         return
-      end
-   end
-end
-
--- body(self, rank, port): `self` has its GPU in self.there, a stream in self.queue, sources or live tensors in self.w. options:
--- trainer or worker (which of them gives its stream), on (the GPU of that stream), load_weights, staging_slots.
 local function run(body, options)
-   local fd, port = world.listen()
-   options.meanwhile = function()
-      unistd.close(fd)
-   end
-   return world.run(2, function(rank)
-      if rank > 0 then
-         unistd.close(fd)
-      end
-      local stream = gpu.open(options.on).stream()
-      local there = gpu.open()
-      local gives = rank == 0 and options.trainer or rank == 1 and options.worker
-      local self = host.create { rank = rank, listen_fd = rank == 0 and fd or nil, transport = "nccl", memory = there.memory,
-         stream = gives and stream.handle or nil, load_weights = options.load_weights, staging_slots = options.staging_slots }
-      self.queue, self.there, self.w = stream, there, {}
-      for i, name in ipairs(NAMES) do
-         if rank == 0 then
-            self.w[i] = self:source(name, ZEROS)
-         elseif not options.load_weights then
-            self.w[i] = self:live(name, { LENGTH }, { attributes = '{"loader":"replicated"}' })
-         end
-      end
-      return body(self, rank, port)
-   end, options)
-end
-
-local function update(self, turn)
-   self:start()
-   self:update(NAMES)
-   self:finish("v" .. turn)
-end
-
-local function floats(self)
-   return ffi.cast("float *", self.there.memory(LENGTH * 4))
+   options.transport = "nccl"
+   return pair.run(body, options)
 end
 
 describe("a stream of the host's", function()

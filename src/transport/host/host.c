@@ -235,10 +235,37 @@ static sluice_status check_pulled(slc_transport *transport, slc_wait *wait, slui
     return SLUICE_OK;
 }
 
-static sluice_status host_ready(slc_transport *transport, const slc_record *record, sluice_error *error)
+/* Nothing can be made ready: a batch here is its copies. */
+static sluice_status host_record(slc_transport *transport, const uint32_t *param, size_t count, slc_record **record, sluice_error *error)
+{
+    (void)transport;
+    (void)param;
+    (void)count;
+    (void)error;
+    *record = NULL;
+    return SLUICE_OK;
+}
+
+static void host_forget(slc_transport *transport, slc_record *record)
 {
     (void)transport;
     (void)record;
+}
+
+static sluice_status host_replay(slc_transport *transport, slc_record *record, slc_deadline deadline, slc_watch watch, sluice_error *error)
+{
+    (void)transport;
+    (void)record;
+    (void)deadline;
+    (void)watch;
+    return slc_fail(error, SLUICE_INTERNAL, SLC_UPDATE, "the host transport makes no records");
+}
+
+static sluice_status host_ready(slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error)
+{
+    (void)transport;
+    (void)param;
+    (void)count;
     (void)error;
     return SLUICE_OK;
 }
@@ -380,10 +407,13 @@ const slc_transport_ops slc_host_transport = {
     .card = host_card,
     .connect = host_connect,
     .road = host_road,
+    .record = host_record,
+    .forget = host_forget,
     .ready = host_ready,
     .begin = host_begin,
     .given_back = host_given_back,
     .run = host_run,
+    .replay = host_replay,
     .end = host_end,
     .abort = host_abort,
     .close = host_close,

@@ -67,6 +67,25 @@ sluice_status slc_copies_make(slc_copies *copies, size_t capacity, sluice_error 
     return slc_fail_memory(error, "runtime", "the copies of a launch", capacity * (3 * sizeof(size_t) + sizeof *copies->box));
 }
 
+sluice_status slc_copies_take(slc_copies *from, slc_copies *to, sluice_error *error)
+{
+    size_t nspans = from->nspans, nboxes = from->nboxes;
+    sluice_status status = slc_copies_make(to, nspans > nboxes ? nspans : nboxes, error);
+    from->nspans = from->nboxes = 0;
+    if (status != SLUICE_OK)
+        return status;
+    to->nspans = nspans;
+    to->nboxes = nboxes;
+    for (size_t i = 0; i < nspans; i++) {
+        to->to[i] = from->to[i];
+        to->from[i] = from->from[i];
+        to->bytes[i] = from->bytes[i];
+    }
+    for (size_t i = 0; i < nboxes; i++)
+        to->box[i] = from->box[i];
+    return SLUICE_OK;
+}
+
 void slc_copies_clear(slc_copies *copies)
 {
     slc_release(copies->to);
@@ -146,11 +165,15 @@ static CUresult launch_boxes(const slc_cuda *cuda, slc_copies *copies, CUstream 
     return result;
 }
 
-CUresult slc_copies_launch(const slc_cuda *cuda, slc_copies *copies, CUstream stream)
+CUresult slc_copies_issue(const slc_cuda *cuda, slc_copies *copies, CUstream stream)
 {
     CUresult result = launch_spans(cuda, copies, stream);
-    if (result == CUDA_SUCCESS)
-        result = launch_boxes(cuda, copies, stream);
+    return result == CUDA_SUCCESS ? launch_boxes(cuda, copies, stream) : result;
+}
+
+CUresult slc_copies_launch(const slc_cuda *cuda, slc_copies *copies, CUstream stream)
+{
+    CUresult result = slc_copies_issue(cuda, copies, stream);
     copies->nspans = copies->nboxes = 0;
     return result;
 }

@@ -45,6 +45,10 @@ void slc_copies_clear(slc_copies *copies); /* a zeroed one is allowed */
 static inline size_t slc_copies_count(const slc_copies *copies) { return copies->nspans + copies->nboxes; }
 /* `to` and `from` as the device knows them; those of the landing are not looked at. There must be room. */
 void slc_copies_add(slc_copies *copies, const slc_landing *landing, CUdeviceptr to, CUdeviceptr from);
+/* Moves what is gathered to a gathering of its own, just large enough; `from` begins anew, also where that fails. */
+sluice_status slc_copies_take(slc_copies *from, slc_copies *to, sluice_error *error);
+/* Launches all that is gathered, which stays; any number of times. */
+CUresult slc_copies_issue(const slc_cuda *cuda, slc_copies *copies, CUstream stream);
 /* Launches all that is gathered, in no order among themselves, and begins anew. */
 CUresult slc_copies_launch(const slc_cuda *cuda, slc_copies *copies, CUstream stream);
 

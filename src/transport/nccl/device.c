@@ -72,6 +72,14 @@ sluice_status slc_place_of(const slc_cuda *cuda, const void *data, const char *s
     return SLUICE_OK;
 }
 
+uint64_t slc_memory_id(const slc_cuda *cuda, const void *data)
+{
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    uint64_t id = 0;
+    void *value = &id;
+    return cuda->PointerGetAttributes(1, &attribute, &value, (CUdeviceptr)(uintptr_t)data) == CUDA_SUCCESS ? id : 0;
+}
+
 sluice_status slc_device_allocate(const slc_device *device, size_t bytes, const char *what, CUdeviceptr *memory,
                                   sluice_error *error)
 {

@@ -35,6 +35,9 @@ typedef struct slc_place {
     size_t size;
 } slc_place;
 
+/* A number that no other allocation of this process has or will have; 0 where there is none. */
+uint64_t slc_memory_id(const slc_cuda *cuda, const void *data);
+
 /* SYSTEM where the driver cannot tell; memory that is not CUDA's is on_device false. */
 sluice_status slc_place_of(const slc_cuda *cuda, const void *data, const char *stage, slc_place *place, sluice_error *error);
 

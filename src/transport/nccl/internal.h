@@ -21,6 +21,7 @@
  *     comm.c    NCCL, and a communicator
  *     wire.c    a batch over the wire: parts of copies
  *     turns.c   how they are packed, sent, received and unpacked
+ *     record.c  batches that come again and again, made ready once
  *     link.c    a batch over the link: copies in the order asked, and the words that order them
  */
 #ifndef SLC_TRANSPORT_NCCL_INTERNAL_H
@@ -105,12 +106,15 @@ struct slc_transport {
     size_t npeers;
     slc_nccl_peer *peer; /* in the order of program->peer */
     uint32_t *slot;      /* by rank on the other side: index in peer, or SLC_NO_PEER */
+    slc_record *record;    /* all that were made */
+    slc_record *recording; /* being made: what link.c would launch goes there */
     CUdeviceptr words;   /* trainer: opened, one a peer; worker: done and staged, two a peer */
     CUstream stream;     /* worker: clears padding and waits for `done` */
     CUstream rescue;     /* raises words that nobody else will, see abort; looks at words */
     uint64_t *seen;      /* worker: room for its words */
 
     /* worker */
+    uint64_t *live_id; /* of each live tensor's memory, at connect */
     slc_pieces pieces;
     sluice_error unshared; /* why no other process can map its tensors, if so */
     CUdeviceptr staging;
@@ -176,9 +180,45 @@ extern const slc_communicator_ops slc_road_communicator;
 sluice_status slc_nccl_serve(slc_transport *transport, slc_wait *wait, sluice_error *error);
 sluice_status slc_nccl_greet(slc_transport *transport, slc_nccl_peer *peer, slc_wait *wait, sluice_error *error);
 
+typedef struct slc_launch {
+    slc_copies copies;
+    size_t first_move, end_move;
+} slc_launch;
+
+/*
+ * A record of a trainer holds its launches, by worker. With a driver that knows no batches the copies are a graph, too; where
+ * it knows them, a batch was measured to be faster and to cost the host less than a graph of its copies.
+ */
+typedef struct slc_sending {
+    slc_nccl_peer *peer;
+    slc_launch *launch;
+    size_t count, capacity;
+    CUgraphExec graph; /* of the copies of all launches, or NULL */
+} slc_sending;
+
+struct slc_record {
+    slc_record *next;
+    uint32_t *param;
+    size_t count;
+    slc_sending *to;
+    size_t nto;
+};
+
+/* record.c: parts of the transport's table. */
+sluice_status slc_nccl_record(slc_transport *transport, const uint32_t *param, size_t count, slc_record **record, sluice_error *error);
+void slc_nccl_forget(slc_transport *transport, slc_record *record);
+/* What is gathered for a worker goes into the record that is being made. */
+sluice_status slc_record_take(slc_record *record, slc_nccl_peer *peer, sluice_error *error);
+void slc_records_clear(slc_transport *transport); /* releases all */
+/* What a worker's live tensors lie in: remembered at connect; STATE where those of a batch no longer lie there. */
+sluice_status slc_live_remember(slc_transport *transport, sluice_error *error);
+sluice_status slc_live_check(const slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error);
+
 /* link.c: a batch, on either side. The device is entered. */
 sluice_status slc_link_prepare(slc_nccl_peer *peer, size_t nparams, sluice_error *error); /* trainer: room for a launch */
 sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error);
+sluice_status slc_link_replay(slc_transport *transport, slc_record *record, sluice_error *error);
+sluice_status slc_link_record_end(slc_transport *transport, sluice_error *error); /* after the last send of a record */
 sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait,
                                sluice_error *error);
 sluice_status slc_link_end(slc_transport *transport, slc_wait *wait, sluice_error *error);

@@ -51,8 +51,10 @@ static sluice_status enter_batch(slc_transport *transport, slc_nccl_peer *peer, 
     if (peer->active)
         return SLUICE_OK;
     peer->active = true;
-    peer->batches++;
     peer->enough = FIRST;
+    if (transport->recording != NULL)
+        return SLUICE_OK;
+    peer->batches++;
     CUdeviceptr opened = transport->words + (CUdeviceptr)(peer - transport->peer) * WORD;
     CUresult result = slc_caller_follow(&transport->caller, peer->stream);
     if (result == CUDA_SUCCESS)
@@ -68,6 +70,8 @@ static void queue(slc_nccl_peer *peer, const slc_landing *landing, CUdeviceptr s
 /* Launches what is queued for a worker and, unless `word` is 0, raises that word of it behind all that was launched before. */
 static sluice_status launch(slc_transport *transport, slc_nccl_peer *peer, CUdeviceptr word, uint64_t value, sluice_error *error)
 {
+    if (transport->recording != NULL)
+        return slc_record_take(transport->recording, peer, error);
     CUresult result = slc_copies_launch(&transport->cuda, &peer->copies, peer->stream);
     if (result == CUDA_SUCCESS)
         result = slc_moves_launch(&peer->moves, &transport->kernels, peer->first_move, peer->end_move - peer->first_move, 0,
@@ -170,7 +174,7 @@ static slc_wait sooner(const slc_wait *wait)
 sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error)
 {
     const void *source = transport->config.source[segment->param];
-    if (transport->launching_ns == 0)
+    if (transport->launching_ns == 0 && transport->recording == NULL)
         transport->launching_ns = slc_now_ns();
     if (segment->ncopies > 0 && source == NULL)
         return slc_fail(error, SLUICE_INVALID, SLC_UPDATE, "parameter %s has no source memory on this rank",
@@ -187,6 +191,65 @@ sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment
             status = send_to(transport, peer, segment->param, (CUdeviceptr)(uintptr_t)source, &own, error);
     }
     return status;
+}
+
+/* ---- the trainer: a record ---- */
+
+sluice_status slc_link_record_end(slc_transport *transport, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    for (size_t i = 0; i < transport->npeers; i++) {
+        slc_nccl_peer *peer = &transport->peer[i];
+        if (peer->active && status == SLUICE_OK)
+            status = launch(transport, peer, 0, 0, error);
+        peer->active = false;
+    }
+    return status;
+}
+
+/* Where the kernel reads: another batch may have looked sources up that are not those of the record. */
+static sluice_status aim_again(slc_transport *transport, const slc_record *record, slc_nccl_peer *peer, sluice_error *error)
+{
+    bool aimed = true;
+    for (size_t i = 0; i < record->count && aimed && peer->moves.count > 0; i++)
+        aimed = slc_way_aimed(peer, record->param[i], (CUdeviceptr)(uintptr_t)transport->config.source[record->param[i]]);
+    return aimed ? SLUICE_OK : slc_way_aim(transport, peer, error);
+}
+
+static CUresult launch_again(const slc_transport *transport, const slc_sending *to, size_t turn)
+{
+    slc_launch *launch = &to->launch[turn];
+    CUresult result = CUDA_SUCCESS;
+    if (to->graph == NULL)
+        result = slc_copies_issue(&transport->cuda, &launch->copies, to->peer->stream);
+    else if (turn == 0)
+        result = transport->cuda.GraphLaunch(to->graph, to->peer->stream);
+    return result == CUDA_SUCCESS ? slc_moves_launch(&to->peer->moves, &transport->kernels, launch->first_move,
+                                                     launch->end_move - launch->first_move, 0, to->peer->stream)
+                                  : result;
+}
+
+/* The first launches of all workers come first, so that none waits for another one's. */
+sluice_status slc_link_replay(slc_transport *transport, slc_record *record, sluice_error *error)
+{
+    sluice_status status = SLUICE_OK;
+    transport->launching_ns = slc_now_ns();
+    for (size_t i = 0; i < record->nto && status == SLUICE_OK; i++)
+        status = aim_again(transport, record, record->to[i].peer, error);
+    for (size_t i = 0; i < record->nto && status == SLUICE_OK; i++)
+        status = enter_batch(transport, record->to[i].peer, error);
+    bool more = status == SLUICE_OK;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t turn = 0; more && result == CUDA_SUCCESS; turn++) {
+        more = false;
+        for (size_t i = 0; i < record->nto && result == CUDA_SUCCESS; i++) {
+            const slc_sending *to = &record->to[i];
+            if (turn < to->count)
+                result = launch_again(transport, to, turn);
+            more = more || turn + 1 < to->count;
+        }
+    }
+    return status == SLUICE_OK ? slc_nccl_check(transport, result, SLC_UPDATE, "launching copies to a worker", error) : status;
 }
 
 /* ---- the worker: a segment ---- */

@@ -65,6 +65,7 @@ static void close_memory(slc_transport *transport)
                 "nccl: the GPU did not come to rest; its buffers are left to the process' end");
         return;
     }
+    slc_records_clear(transport);
     for (size_t i = 0; transport->peer != NULL && i < transport->npeers; i++)
         close_peer(transport, &transport->peer[i]);
     slc_wire_close(transport);
@@ -96,6 +97,7 @@ static void nccl_close(slc_transport *transport)
     slc_device_close(&transport->device);
     slc_cuda_close(&transport->cuda);
     slc_release(transport->seen);
+    slc_release(transport->live_id);
     slc_release(transport->slot);
     slc_release(transport->peer);
     slc_release(transport);
@@ -293,6 +295,8 @@ static sluice_status connect_worker(slc_transport *transport, slc_wait *wait, sl
 {
     sluice_status status = share_memory(transport, error);
     if (status == SLUICE_OK)
+        status = slc_live_remember(transport, error);
+    if (status == SLUICE_OK)
         status = slc_landings_write(transport, error);
     if (status == SLUICE_OK)
         status = slc_nccl_serve(transport, wait, error);
@@ -351,13 +355,14 @@ static sluice_status refuse_aborted(sluice_error *error)
     return slc_fail(error, SLUICE_CANCELLED, SLC_UPDATE, "the transport was aborted");
 }
 
-static sluice_status nccl_ready(slc_transport *transport, const slc_record *record, sluice_error *error)
+static sluice_status nccl_ready(slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error)
 {
-    (void)record;
     sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
     if (status != SLUICE_OK)
         return status;
     status = slc_caller_check(&transport->caller, SLC_UPDATE, error);
+    if (status == SLUICE_OK && transport->worker)
+        status = slc_live_check(transport, param, count, error);
     slc_device_leave(&transport->device);
     return status;
 }
@@ -405,6 +410,23 @@ static sluice_status nccl_run(slc_transport *transport, const slc_segment *segme
     return status;
 }
 
+/* A trainer's: a worker makes no records. */
+static sluice_status nccl_replay(slc_transport *transport, slc_record *record, slc_deadline deadline, slc_watch watch,
+                                 sluice_error *error)
+{
+    if (transport->aborted)
+        return refuse_aborted(error);
+    slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_UPDATE);
+    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_link_replay(transport, record, error);
+    for (size_t i = 0; i < record->count && status == SLUICE_OK && transport->wire.open; i++)
+        status = slc_wire_move(transport, &transport->config.program->segment[record->param[i]], NULL, &wait, error);
+    slc_device_leave(&transport->device);
+    return status;
+}
+
 static sluice_status nccl_end(slc_transport *transport, slc_deadline deadline, slc_watch watch, sluice_error *error)
 {
     if (transport->aborted)
@@ -440,11 +462,14 @@ const slc_transport_ops slc_nccl_transport = {
     .card = slc_road_card,
     .connect = nccl_connect,
     .road = slc_road_name,
+    .record = slc_nccl_record,
+    .forget = slc_nccl_forget,
     .ready = nccl_ready,
     .ways = nccl_ways,
     .begin = nccl_begin,
     .given_back = nccl_given_back,
     .run = nccl_run,
+    .replay = nccl_replay,
     .end = nccl_end,
     .abort = nccl_abort,
     .close = nccl_close,

@@ -1,0 +1,188 @@
+/*
+ * record.c: batches that come again and again. What a trainer would gather and launch in one is gathered once, and launched
+ * as it is in each replay. A worker does too little in a batch to make it ready; it looks, before each, whether its live
+ * tensors' memory is what its peers have mapped. Owns the records of a transport.
+ */
+#include "transport/nccl/internal.h"
+
+static const char RECORD[] = "record";
+
+/* ---- the worker ---- */
+
+sluice_status slc_live_remember(slc_transport *transport, sluice_error *error)
+{
+    const slc_live_set *live = transport->config.live;
+    transport->live_id = slc_allocate_zeroed(live->count, sizeof *transport->live_id);
+    if (transport->live_id == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "what live tensors lie in", live->count * sizeof *transport->live_id);
+    for (size_t i = 0; i < live->count; i++)
+        transport->live_id[i] = slc_memory_id(&transport->cuda, live->item[i].data);
+    return SLUICE_OK;
+}
+
+static sluice_status check_one(const slc_transport *transport, uint32_t buffer, sluice_error *error)
+{
+    const slc_live *live = &transport->config.live->item[buffer];
+    return slc_memory_id(&transport->cuda, live->data) == transport->live_id[buffer]
+               ? SLUICE_OK
+               : slc_fail(error, SLUICE_STATE, SLC_UPDATE,
+                          "live tensor %s (%p) no longer lies in the memory that peers have mapped since init: it was freed", live->name,
+                          (const void *)live->data);
+}
+
+sluice_status slc_live_check(const slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error)
+{
+    uint32_t last = SLC_STAGING;
+    for (size_t i = 0; i < count; i++) {
+        const slc_segment *segment = &transport->config.program->segment[param[i]];
+        for (uint32_t c = 0; c < segment->ncopies + segment->nfills; c++) {
+            uint32_t buffer = c < segment->ncopies ? segment->copy[c].buffer : segment->fill[c - segment->ncopies].buffer;
+            if (buffer == last || buffer == SLC_STAGING)
+                continue;
+            last = buffer;
+            sluice_status status = check_one(transport, buffer, error);
+            if (status != SLUICE_OK)
+                return status;
+        }
+    }
+    return SLUICE_OK;
+}
+
+/* ---- the trainer ---- */
+
+static void clear(const slc_transport *transport, slc_record *record)
+{
+    for (size_t i = 0; i < record->nto; i++) {
+        slc_sending *to = &record->to[i];
+        if (to->graph != NULL)
+            (void)transport->cuda.GraphExecDestroy(to->graph);
+        for (size_t k = 0; k < to->count; k++)
+            slc_copies_clear(&to->launch[k].copies);
+        slc_release(to->launch);
+    }
+    slc_release(record->to);
+    slc_release(record->param);
+    slc_release(record);
+}
+
+sluice_status slc_record_take(slc_record *record, slc_nccl_peer *peer, sluice_error *error)
+{
+    slc_sending *to = record->to;
+    while (to < record->to + record->nto && to->peer != peer)
+        to++;
+    if (to == record->to + record->nto) /* there is room for every peer */
+        record->to[record->nto++].peer = peer;
+    if (slc_copies_count(&peer->copies) == 0 && peer->first_move == peer->end_move)
+        return SLUICE_OK;
+    if (to->count == to->capacity) {
+        size_t capacity = to->capacity == 0 ? 4 : to->capacity * 2;
+        slc_launch *grown = slc_reallocate(to->launch, capacity * sizeof *grown);
+        if (grown == NULL)
+            return slc_fail_memory(error, RECORD, "launches", capacity * sizeof *grown);
+        to->launch = grown;
+        to->capacity = capacity;
+    }
+    slc_launch *launch = &to->launch[to->count];
+    *launch = (slc_launch){ .first_move = peer->first_move, .end_move = peer->end_move };
+    peer->first_move = peer->end_move;
+    sluice_status status = slc_copies_take(&peer->copies, &launch->copies, error);
+    to->count += status == SLUICE_OK;
+    return status;
+}
+
+/* One call for all copies of a worker, where the driver has none for many. */
+static sluice_status make_graph(const slc_transport *transport, slc_sending *to, sluice_error *error)
+{
+    const slc_cuda *cuda = &transport->cuda;
+    CUgraph graph = NULL;
+    CUresult result = cuda->StreamBeginCapture(to->peer->stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    if (result != CUDA_SUCCESS)
+        return slc_nccl_check(transport, result, RECORD, "capturing copies", error);
+    for (size_t i = 0; i < to->count && result == CUDA_SUCCESS; i++)
+        result = slc_copies_issue(cuda, &to->launch[i].copies, to->peer->stream);
+    CUresult ended = cuda->StreamEndCapture(to->peer->stream, &graph);
+    result = result == CUDA_SUCCESS ? ended : result;
+    if (result == CUDA_SUCCESS)
+        result = cuda->GraphInstantiateWithFlags(&to->graph, graph, 0);
+    if (graph != NULL)
+        (void)cuda->GraphDestroy(graph);
+    return slc_nccl_check(transport, result, RECORD, "a graph of copies", error);
+}
+
+static bool stages_any(const slc_transport *transport, const uint32_t *param, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (slc_plan_at(transport->config.plan, param[i])->mode == SLC_MODE_FULL)
+            return true;
+    return false;
+}
+
+static sluice_status gather(slc_transport *transport, const uint32_t *param, size_t count, slc_record *record, sluice_error *error)
+{
+    const slc_watch nobody = { .check = NULL };
+    slc_wait wait = slc_nccl_wait(transport, slc_deadline_in(1), nobody, RECORD); /* nothing here waits */
+    sluice_status status = SLUICE_OK;
+    transport->recording = record;
+    for (size_t i = 0; i < count && status == SLUICE_OK; i++)
+        status = slc_link_send(transport, &transport->config.program->segment[param[i]], &wait, error);
+    sluice_status ended = slc_link_record_end(transport, status == SLUICE_OK ? error : NULL);
+    transport->recording = NULL;
+    return status == SLUICE_OK ? ended : status;
+}
+
+sluice_status slc_nccl_record(slc_transport *transport, const uint32_t *param, size_t count, slc_record **record, sluice_error *error)
+{
+    *record = NULL;
+    if (transport->worker || stages_any(transport, param, count))
+        return SLUICE_OK;
+    sluice_status status = slc_device_enter(&transport->device, RECORD, error);
+    if (status != SLUICE_OK)
+        return status;
+    slc_record *made = slc_allocate_zeroed(1, sizeof *made);
+    slc_sending *to = slc_allocate_zeroed(transport->npeers, sizeof *to);
+    uint32_t *list = slc_allocate_zeroed(count, sizeof *list);
+    if (made == NULL || to == NULL || list == NULL) {
+        slc_release(made);
+        slc_release(to);
+        slc_release(list);
+        slc_device_leave(&transport->device);
+        return slc_fail_memory(error, RECORD, "a record", transport->npeers * sizeof *to + count * sizeof *list);
+    }
+    *made = (slc_record){ .param = list, .count = count, .to = to };
+    for (size_t i = 0; i < count; i++)
+        list[i] = param[i];
+    status = gather(transport, param, count, made, error);
+    for (size_t i = 0; i < made->nto && status == SLUICE_OK && transport->cuda.MemcpyBatchAsync == NULL; i++)
+        if (made->to[i].count > 0)
+            status = make_graph(transport, &made->to[i], error);
+    if (status != SLUICE_OK) {
+        clear(transport, made);
+    } else {
+        made->next = transport->record;
+        *record = transport->record = made;
+    }
+    slc_device_leave(&transport->device);
+    return status;
+}
+
+void slc_nccl_forget(slc_transport *transport, slc_record *record)
+{
+    sluice_error ignored = SLUICE_ERROR_INIT;
+    slc_record **at = &transport->record;
+    while (*at != NULL && *at != record)
+        at = &(*at)->next;
+    if (*at == NULL || slc_device_enter(&transport->device, RECORD, &ignored) != SLUICE_OK)
+        return;
+    *at = record->next;
+    clear(transport, record);
+    slc_device_leave(&transport->device);
+}
+
+void slc_records_clear(slc_transport *transport)
+{
+    while (transport->record != NULL) {
+        slc_record *next = transport->record->next;
+        clear(transport, transport->record);
+        transport->record = next;
+    }
+}
