@@ -343,7 +343,7 @@ describe("an update that was recorded", function()
          good(results)
          for rank = 0, 1 do
             assert.equal(0, results[rank].taken)
-            assert.is_true(results[rank].pages < 100, results[rank].pages .. " pages more")
+            assert.is_true(results[rank].pages < 250, results[rank].pages .. " pages more")
          end
       end)
    end)
