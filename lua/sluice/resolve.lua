@@ -290,6 +290,10 @@ local function decide_by_rule(context, entry, matcher, param)
       if not announced then
          fail(said, param, "is an alias of %s, which the trainer does not announce%s", shown(other), announced_hint(context, other))
       end
+      if announced.shape_key ~= param.shape_key then
+         fail(said, param, "of shape %s is an alias of %s of shape %s, which cannot hold the same values", default.shape_text(param.shape),
+            shown(other), default.shape_text(announced.shape))
+      end
       param.alias = announced.name
       return ALIAS, reason_of(said), said.place
    elseif said.mode == "full" or context.set.full then
@@ -434,7 +438,8 @@ end
 
 --- Hands over what holds for all: which live tensors may stay unwritten, and how strict coverage is.
 function resolve.finish(context, whole_modules)
-   context.plan.finish(list_unsourced(context), context.loaded, context.set ~= nil, whole_modules)
+   local by_rules = context.set ~= nil and not context.set.full -- else the host's loader knows what it writes
+   context.plan.finish(list_unsourced(context), context.loaded, by_rules, whole_modules)
 end
 
 --- Fills in every destination.

@@ -12,6 +12,7 @@ local words = require "sluice.words"
 local rule = {}
 
 local MOST_FILES = 16
+local MOST_WRAPPERS = 4 -- segments in front of a name
 local FEW_EDITS = 3 -- between a name and a pattern that was meant for it
 local MOST_PATTERNS = 100000 -- of all rules, pins and unsourced, one for each value of {p=a|b}
 local MOST_STRIPS = 100000 -- of all rules
@@ -270,9 +271,26 @@ function rule.canonical_name(set, name, trace)
    return rename(set.renames, name, trace)
 end
 
+-- The rule that matches a name once its first segments, a few at most, are gone.
+local function hint_behind(set, name)
+   local rest = name
+   for _ = 1, MOST_WRAPPERS do
+      rest = rest and rest:match("^[^.]+%.(.+)$")
+      local found = rest and set.rules:find(rest)
+      if found then
+         return (' (without "%s" in front rule "%s" at %s matches; strip or rename takes it away)'):format(
+            name:sub(1, #name - #rest - 1), found.said.pattern, found.said.place)
+      end
+   end
+end
+
 --- The rule whose pattern comes nearest to a name that no rule matches: what its author may have meant.
 -- @return " (did you mean rule "..." at file:line?)", or ""
 function rule.hint(set, name)
+   local behind = hint_behind(set, name)
+   if behind then
+      return behind
+   end
    local segments, candidates, said_of = {}, {}, {}
    for segment in name:gmatch("[^.]+") do
       segments[#segments + 1] = segment

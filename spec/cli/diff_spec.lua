@@ -160,6 +160,25 @@ describe("sluice check", function()
       assert.truthy(result.out:find("refused  ", 1, true), result.out)
    end)
 
+   it("takes tensors without dims, and a second mesh for experts, from lists", function()
+      local mine = program.file([[
+         local map = spread(4, axes.ep)
+         return { rules = { rule "s" {}, rule "e.{e}.w" { into = "e.w", at = index(0, pick("e", map.position)),
+            layout = pin("ep", pick("e", map.owner)) }, rule "w" { layout = column } } }]], ".lua")
+      local function tensor(name, shape)
+         return ('{"name":"%s","dtype":"float32","shape":%s}'):format(name, shape)
+      end
+      local checkpoint = program.file("[" .. table.concat({ tensor("s", "[]"), tensor("e.0.w", "[2]"), tensor("e.1.w", "[2]"), tensor("e.2.w", "[2]"),
+         tensor("e.3.w", "[2]"), tensor("w", "[4]") }, ",") .. "]", ".json")
+      local live = program.file("[" .. table.concat({ tensor("s", "[]"), tensor("e.w", "[2,2]"), tensor("w", "[2]") }, ",") .. "]", ".json")
+      local lists = { "--checkpoint", checkpoint, "--live", live, "--mesh", "tp=2" }
+      local result = run("check", mine, "--expert-mesh", "ep=2", unpack(lists))
+      assert.equal("", result.err)
+      assert.truthy(result.out:find("^good: .*: 6 direct %(52 B%)"), result.out)
+      result = run("check", mine, "--expert-mesh", "ep=4", unpack(lists))
+      assert.equal("sluice: --expert-mesh (ep=4) has 4 ranks and --mesh 2: both must cover the same ranks\n", result.err)
+   end)
+
    it("refuses to guess what the rules are for", function()
       local result = run("check", "llama")
       assert.equal(2, result.code)

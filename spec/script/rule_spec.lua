@@ -176,6 +176,18 @@ describe("a rule file", function()
       assert.equal("no rule matches, and otherwise is full", rest('"full"').by["b.w"].reason)
       assert.equal('destination: FILE:1: no rule matches parameter b.w; add one, or say otherwise = "default" or "full"', rest('"error"').text)
       assert.equal(rest('"error"').text, rest("nil").text)
+      assert.is_true(rest('"full"').strict)
+   end)
+
+   it("says what stands in front of a name that a rule would match", function()
+      local got = resolving.resolve({ params = { "net.actor.a.0.w" }, live = {}, text = "return { rules = {\n rule 'a.{l}.w' {} } }" })
+      assert.equal('destination: FILE:1: no rule matches parameter net.actor.a.0.w (without "net.actor" in front rule "a.{l}.w" at FILE:2 '
+         .. 'matches; strip or rename takes it away); add one, or say otherwise = "default" or "full"', got.text)
+   end)
+
+   it("that leaves all to the host's loader does not account for what that writes", function()
+      local got = resolving.resolve({ params = { "a" }, live = { "a", "b" }, text = 'return { full = "it repacks", rules = { rule "a" {} } }' })
+      assert.same({ "full", false }, { got.by.a.mode, got.strict })
    end)
 
    it("may send everything whole for a reason, save aliases and skips", function()
@@ -298,6 +310,9 @@ describe("the case", function()
       assert.is_true(resolve({ { name = "model.embed_tokens.weight", shape = { 1024, 64 } } }).ok)
       assert.truthy(resolve({ { name = "lm_head.weight", shape = { 1024, 64 } } }).text:find("lm_head.weight is an alias of "
          .. "model.embed_tokens.weight, which the trainer does not announce", 1, true))
+      assert.equal('destination: sluice/rules/decoder.lua:56: rule "lm_head.weight": lm_head.weight of shape [1000,64] is an alias of '
+         .. "model.embed_tokens.weight of shape [1024,64], which cannot hold the same values",
+         resolve({ { name = "model.embed_tokens.weight", shape = { 1024, 64 } }, { name = "lm_head.weight", shape = { 1000, 64 } } }).text)
    end)
 
    it("missing_scale: a weight without its companion is refused by the companion's name", function()

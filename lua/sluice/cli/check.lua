@@ -24,6 +24,7 @@ function command.configure(parser)
    source.configure(parser)
    parser:option("--mesh", "The workers' mesh beside --checkpoint, outermost axis first. tp of the host's tensor_parallel_size when "
       .. "not given."):argname("<axis=size,...>")
+   parser:option("--expert-mesh", "A second view of the same workers, for experts."):argname("<axis=size,...>")
    parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
    parser:flag("--idle", "Rules of the file that decide nothing are no fault.")
    parser:flag("--json", "Print one JSON object on standard output.")

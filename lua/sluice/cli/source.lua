@@ -155,38 +155,65 @@ local function of_engine(args)
 end
 
 -- tp=4,pp=2
-local function mesh_of(text)
+local function mesh_of(option, text)
    local axes, ranks = {}, 1
    for item in (text .. ","):gmatch("([^,]*),") do
       local name, size = item:match("^([%a_][%w_]*)=(%d+)$")
       size = tonumber(size)
       if not size or size < 1 then
-         fault.wrong("--mesh (%s) must read axis=size,axis=size, outermost first, as pp=2,tp=4", text)
+         fault.wrong("%s (%s) must read axis=size,axis=size, outermost first, as pp=2,tp=4", option, text)
       end
       axes[#axes + 1], ranks = { name, size }, ranks * size
    end
    return axes, ranks
 end
 
+-- The workers' meshes, and how many workers there are.
+local function meshes_of(args, host)
+   local axes, ranks = mesh_of("--mesh", args.mesh or ("tp=%d"):format(host.tensor_parallel_size or 1))
+   local meshes = { { name = "dense", axes = axes } }
+   if args.expert_mesh then
+      local others
+      meshes[2] = { name = "expert" }
+      meshes[2].axes, others = mesh_of("--expert-mesh", args.expert_mesh)
+      if others ~= ranks then
+         fault.wrong("--expert-mesh (%s) has %d ranks and --mesh %d: both must cover the same ranks", args.expert_mesh, others, ranks)
+      end
+   end
+   return meshes, ranks
+end
+
+-- Tensors as parameters that every trainer holds whole; an encoder would make an object of a shape without dims.
+local function params_of(tensors)
+   local list = {}
+   for i, tensor in ipairs(tensors) do
+      local shape = {}
+      for dim, extent in ipairs(tensor.shape) do
+         shape[dim] = ("%.0f"):format(extent)
+      end
+      list[i] = ('{"name":%s,"dtype_name":%s,"shape":[%s],"src_placements":null}'):format(cjson.encode(tensor.name),
+         cjson.encode(tensor.dtype), table.concat(shape, ","))
+   end
+   return "[" .. table.concat(list, ",") .. "]"
+end
+
 --- A checkpoint's tensors, whole on one trainer, for workers on a mesh.
--- @param args checkpoint, mesh, host, live, rules
+-- @param args checkpoint, mesh, expert_mesh, host, live, rules
 function source.of_lists(args)
    local self = setmetatable({ kind = "lists", title = args.checkpoint:match("[^/]+/*$"), trainers = 1 }, Source)
    self.host, self.host_text = host_of(args.host)
-   local axes
-   axes, self.workers = mesh_of(args.mesh or ("tp=%d"):format(self.host.tensor_parallel_size or 1))
+   local meshes
+   meshes, self.workers = meshes_of(args, self.host)
    self.size = 1 + self.workers
-   local params = {}
-   for i, tensor in ipairs(source.tensors("checkpoint", args.checkpoint)) do
-      params[i] = { name = tensor.name, dtype_name = tensor.dtype, shape = tensor.shape, src_placements = cjson.null }
-   end
-   if not params[1] then
+   local tensors = source.tensors("checkpoint", args.checkpoint)
+   if not tensors[1] then
       fault.wrong("checkpoint: %s has no tensor", args.checkpoint)
    end
-   self.info = fault.check(native.seal(cjson.encode({
+   local info = cjson.encode({
       schema = "sluice/1", master_address = "127.0.0.1", master_port = 1, rank_offset = 1, world_size = self.size,
-      src_meshes = { { name = "trainer", axes = { { "dp", 1 } } } }, dst_meshes = { { name = "dense", axes = axes } }, params = params,
-   })))
+      src_meshes = { { name = "trainer", axes = { { "dp", 1 } } } }, dst_meshes = meshes,
+   })
+   self.info = fault.check(native.seal(('%s,"params":%s}'):format(info:sub(1, -2), params_of(tensors))))
    self.live = source.tensors("live", args.live_list)
    self.rules = args.rules
    return self

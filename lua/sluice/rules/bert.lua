@@ -17,7 +17,7 @@ local layers = stages > 1 and spread(host.pipeline_layers or required "num_hidde
 
 return {
    name = "bert",
-   strip = { "_fsdp_wrapped_module", "_orig_mod" },
+   strip = { "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "module" },
    full = policy { pipeline = true },
    pins = layers and {
       where "encoder.layer.{l}.**" (pin("pp", pick("l", layers))),

@@ -35,8 +35,8 @@ local block = host.quantization == "fp8" and host.weight_block_size
 
 return {
    name = "decoder",
-   -- What FSDP, torch.compile and PEFT leave in a trainer's names.
-   strip = { "_fsdp_wrapped_module", "_orig_mod", "base_model.model", "base_layer" },
+   -- What FSDP, checkpointing of activations, torch.compile, DDP and PEFT leave in a trainer's names.
+   strip = { "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "module", "base_model.model", "base_layer" },
    rename_live = wrapped,
    full = policy { pipeline = true, quantization = block and "fp8" },
    scales = block and { ending = "_scale_inv", block = block },
