@@ -62,7 +62,7 @@ local function promises()
       grouped = seconds and math.min(seconds, grouped or seconds) or grouped
    end
    local direct, device = median("direct"), 0
-   for _, name in ipairs({ "direct", "fused", "half", "eighth", "lora" }) do
+   for _, name in ipairs({ "direct", "replay", "fused", "half", "eighth", "lora" }) do
       for _, bytes in ipairs(by_name[name] and by_name[name].device_bytes or {}) do
          device = math.max(device, bytes)
       end
@@ -79,11 +79,14 @@ local function promises()
       { "times as fast as grouped send and receive", ratio(grouped, direct), "at least", 1.08 },
       { "times as fast as PyTorch's packed broadcast", ratio(median("packed_torch"), direct), "at least", 1.22 },
       { "every SM held, seconds of idle", ratio(median("held_direct"), direct), "at most", 1.03 },
+      { "every SM held, replayed, seconds of idle", ratio(median("held_replay"), median("replay")), "at most", 1.03 },
       { "every SM held, halved rows", ratio(median("held_half"), median("half")), "at most", 1.03 },
       { "matrix product's rate meanwhile, of idle", ratio(median("product", "busy_tflops"), median("product", "idle_tflops")), "at least", 0.97 },
       { "small tensors, us", median("lora") and median("lora") * 1e6, "at most", 500 },
+      { "small tensors replayed, us", median("replay_lora") and median("replay_lora") * 1e6, "at most", 500 },
       { "small tensors, times as fast as grouped", ratio(median("group_lora"), median("lora")), "at least", 8 },
       { "host time to issue, us", median("direct", "issue_us"), "at most", 200 },
+      { "host time to issue a replay, us", median("replay", "issue_us"), "at most", 200 },
       { "device memory beside the tensors, MB", direct and device * 1e-6, "at most", 64 },
    }
 end

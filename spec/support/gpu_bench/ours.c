@@ -15,6 +15,7 @@ typedef struct lane {
     const work *work;
     int number; /* rank: 0 is the trainer */
     sluice_engine *engine;
+    sluice_recording recording; /* 0 before the first row that replays one */
     double seconds, whole_seconds, began, launched, issue_us;
 } lane;
 
@@ -95,15 +96,23 @@ static void *open_lane(void *context)
     return NULL;
 }
 
+static sluice_status move(const lane *l, sluice_error *error)
+{
+    return l->row->variant == OURS_REPLAYED ? sluice_replay(l->engine, l->recording, error)
+                                            : sluice_update(l->engine, l->work->names, l->work->nparams, error);
+}
+
 static void *update_lane(void *context)
 {
     lane *l = context;
     sluice_error error = SLUICE_ERROR_INIT;
+    if (l->row->variant == OURS_REPLAYED && l->recording == 0)
+        check(l, sluice_record(l->engine, l->work->names, l->work->nparams, &l->recording, &error), "record", &error);
     meet(l->r->all, 1 + l->work->workers);
     double started = slc_now_s();
     check(l, sluice_start_update(l->engine, false, &error), "start_update", &error);
     l->began = slc_now_s();
-    check(l, sluice_update(l->engine, l->work->names, l->work->nparams, &error), "update", &error);
+    check(l, move(l, &error), "update", &error);
     l->seconds = slc_now_s() - l->began;
     check(l, sluice_finish_update(l->engine, "bench", &error), "finish_update", &error);
     l->whole_seconds = slc_now_s() - started;

@@ -91,6 +91,7 @@ enum { LIMIT_ONE_COPY, LIMIT_BATCH };
 void limit_open(rank *r, const course *row);
 double limit_run(rank *r, const course *row, outcome *out, int sample);
 /* ours.c */
+enum { OURS_BY_NAMES, OURS_REPLAYED };
 void ours_open(rank *r, const course *row);
 double ours_run(rank *r, const course *row, outcome *out, int sample);
 void ours_close(rank *r);
