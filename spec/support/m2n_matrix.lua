@@ -8,7 +8,7 @@
 --    shares   { trainers, workers }: how the ranks of a world are shared out, as a ratio (default one to one)
 --    cuts     { source, destination }: how each side lays the tensor out, see below
 --    dims     { source, destination }: the dim that each side's cut speaks of, from 0
---    worlds   { least, most }, where not every world from 4 to 32 is meant
+--    worlds   { least, most }, where not every world from 2 to 32 is meant
 --
 -- A cut over the n ranks of a side, with the number behind the colon as f:
 --    r        every rank holds it whole                     s        all ranks shard it

@@ -97,7 +97,7 @@ end
 function matrix.cases(world, most)
    local by_shares, order = {}, {}
    for _, group in ipairs(matrix.groups) do
-      local worlds = group.worlds or { 4, 32 }
+      local worlds = group.worlds or { 2, 32 }
       for _, ratio in ipairs(world >= worlds[1] and world <= worlds[2] and (group.shares or { { 1, 1 } }) or {}) do
          local cases = {}
          add_cases(cases, group, world, ratio)
