@@ -108,9 +108,14 @@ static sluice_status make_memory(slc_transport *transport, uint64_t bytes, sluic
                 transport->peer[i].wire.buffer[b] = at;
                 at += transport->peer[i].wire.room;
             }
-    /* The gaps between small parts travel, too: nothing that was there before. */
-    return slc_nccl_check(transport, transport->cuda.MemsetD8Async(wire->memory, 0, bytes * SLC_WIRE_BUFFERS, wire->copying), SLC_RUNTIME,
-                          "clearing buffers of the wire", error);
+    /* The gaps between small parts travel, too: nothing that was there before. And what moves first, moves after the clearing. */
+    const slc_cuda *cuda = &transport->cuda;
+    CUresult result = cuda->MemsetD8Async(wire->memory, 0, bytes * SLC_WIRE_BUFFERS, wire->copying);
+    if (result == CUDA_SUCCESS)
+        result = cuda->EventRecord(wire->copied[0], wire->copying);
+    if (result == CUDA_SUCCESS)
+        result = cuda->StreamWaitEvent(wire->moving, wire->copied[0], 0);
+    return slc_nccl_check(transport, result, SLC_RUNTIME, "clearing buffers of the wire", error);
 }
 
 sluice_status slc_wire_prepare(slc_transport *transport, sluice_error *error)
