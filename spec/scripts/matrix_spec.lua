@@ -74,6 +74,13 @@ describe("scripts/matrix", function()
       end
    end)
 
+   it("moves worlds of 2 and 4 by NCCL's sends and receives", function()
+      if built() then
+         moved("wire", "--world 2,4 --transport nccl --road wire --largest 120000",
+            ("NCCL_MULTI_RANK_GPU_ENABLE=1 LD_LIBRARY_PATH=%s/spec/cuda:%s/spec/nccl"):format(folder, folder))
+      end
+   end)
+
    it("prints a table, and what failed with its reason", function()
       local code, text = matrix("--world 4 --filter dtypes --form sluice/1")
       assert.equal(0, code)
