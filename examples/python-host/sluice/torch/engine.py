@@ -1,0 +1,65 @@
+"""The engine with torch.Tensor: a serving model registers its parameters, load_weights pulls tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
+import torch
+
+from .. import engine
+from ..bindings import Options, sluice_progress
+from ..memory import Memory
+from .live import live_tensors
+from .tensors import memory_of, tensor_of
+
+
+class Engine(engine.Engine[torch.Tensor]):
+    __doc__ = engine.Engine.__doc__
+
+    def __init__(
+        self,
+        rank: int,
+        *,
+        load_weights: Callable[[engine.Weights[torch.Tensor]], object] | None = None,
+        reload_begin: Callable[[], object] | None = None,
+        reload_end: Callable[[], object] | None = None,
+        progress: Callable[[sluice_progress], object] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        if load_weights is not None and options.get("transport") not in (None, "host"):
+            raise ValueError(f"load_weights is only for the host transport yet, not for {options['transport']!r}")
+        self._registered: dict[str, tuple[torch.Tensor, int]] = {}
+        super().__init__(
+            rank, load_weights=load_weights, reload_begin=reload_begin, reload_end=reload_end, progress=progress, **options
+        )
+
+    @staticmethod
+    def _memory(tensor: torch.Tensor) -> Memory:
+        return memory_of(tensor)
+
+    @staticmethod
+    def _lend(memory: Memory) -> torch.Tensor:
+        return tensor_of(memory)
+
+    def register_live(self, name: str, tensor: torch.Tensor, attributes: Mapping[str, Any] | None = None) -> None:
+        super().register_live(name, tensor, attributes)
+        self._registered[name] = (tensor, memory_of(tensor).address)
+
+    def register_module(self, module: torch.nn.Module, prefix: str = "", tp_size: int | None = None) -> None:
+        """Registers all parameters and persistent buffers of a serving model, each tied one once, with what its loader knows.
+
+        `tp_size` stands for what modules do not say themselves by an attribute of that name.
+        """
+        for name, tensor, attributes in live_tensors(module, tp_size):
+            self.register_live(prefix + name, tensor, attributes)
+
+    def forget(self) -> None:
+        super().forget()
+        self._registered.clear()
+
+    def start_update(self, partial: bool = False) -> None:
+        for name, (tensor, address) in self._registered.items():
+            if memory_of(tensor).address != address:
+                raise RuntimeError(f"live tensor {name} was given other memory since it was registered; write into it instead")
+        super().start_update(partial)

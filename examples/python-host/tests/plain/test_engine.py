@@ -1,0 +1,263 @@
+"""The engine without PyTorch: moving, callbacks and their exceptions, threads, lifetimes."""
+
+from __future__ import annotations
+
+import array
+import gc
+import logging
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sluice import Engine, Memory, Progress, SluiceError, State, Status, Weights
+from world import REPLICATED, Plain, World, floats, values
+
+
+def test_moves_a_tensor_in_place_and_tells_its_version() -> None:
+    with World() as world:
+        source, live = floats(1, 2, 3), floats(0, 0, 0)
+        world.announce(w=source)
+        world.worker.register_live("w", live, REPLICATED)
+        world.init()
+        assert world.update() == ["step-1", "step-1"]
+        assert values(live) == [1, 2, 3]
+        source.view().cast("f")[1] = 7
+        assert world.update("step-2") == ["step-2", "step-2"]
+        assert values(live) == [1, 7, 3]
+        assert world.worker.plan()["direct"] == {"parameters": 1, "bytes": 12}
+        assert "replicated" in str(world.worker.explain("w"))
+
+
+def test_writes_into_strides(tmp_path: Path) -> None:
+    rules = tmp_path / "same.lua"
+    rules.write_text('return { name = "same", rules = { rule "w" {} } }')
+    held = array.array("f", [0] * 12)
+    whole = Memory.of(held, "float32", (12,))
+    with World(rules=rules) as world:
+        world.announce(w=Memory.of(array.array("f", range(6)), "float32", (3, 2)))
+        world.worker.register_live("w", Memory(whole.address, "float32", (3, 2), 24, strides=(4, 2), owner=whole))
+        world.init()
+        assert world.update() == ["step-1", "step-1"]
+    assert held.tolist() == [0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0]
+
+
+def test_a_source_that_is_not_contiguous_is_refused() -> None:
+    with Engine[Memory](0) as engine:
+        memory = floats(1, 2, 3, 4)
+        turned = Memory(memory.address, "float32", (2, 2), 16, strides=(1, 2), owner=memory)
+        with pytest.raises(ValueError, match=r"source 'w' must be contiguous; its shape is \(2, 2\), its strides are \(1, 2\)"):
+            engine.register_source("w", turned)
+
+
+def test_an_error_carries_its_status_rank_and_stage() -> None:
+    with World() as world:
+        world.announce(w=floats(1))
+        with pytest.raises(SluiceError) as refused:
+            world.worker.register_live("w", Memory(8, "float33", (1,), 4))
+        assert refused.value.status is Status.INVALID
+        answers = world.both(lambda engine: engine.init(world.info))
+        assert [(answer.status, answer.rank, answer.stage) for answer in answers] == [(Status.INVALID, 1, "source")] * 2
+        assert "float33" in str(answers[0]) and str(answers[0]) == str(answers[1])
+        assert world.worker.state is State.NEW
+
+
+def test_load_weights_pulls_full_tensors_in_the_order_asked() -> None:
+    seen: list[tuple[str, str, tuple[int, ...], list[float]]] = []
+    held: list[Weights[Memory]] = []
+    calls: list[str] = []
+
+    def load_weights(weights: Weights[Memory]) -> None:
+        for name, memory in weights:
+            seen.append((name, memory.dtype, memory.shape, values(memory)))
+        held.append(weights)
+
+    hooks = {"reload_begin": lambda: calls.append("begin"), "reload_end": lambda: calls.append("end")}
+    with World(load_weights=load_weights, **hooks) as world:
+        world.announce(a=floats(1, 2), b=floats(3), c=floats(4, 5))
+        world.names.reverse()
+        world.init()
+        assert world.update() == ["step-1", "step-1"]
+        assert seen == [("c", "float32", (2,), [4, 5]), ("b", "float32", (1,), [3]), ("a", "float32", (2,), [1, 2])]
+        assert calls == ["begin", "end"]
+        with pytest.raises(RuntimeError, match="weights can only be used within load_weights"):
+            next(held[0])
+
+
+def test_a_tensor_that_is_kept_stays_as_it_is_until_it_is_released() -> None:
+    seen: list[Any] = []
+
+    def load_weights(weights: Weights[Memory]) -> None:
+        first = next(weights)
+        weights.keep("a")
+        with pytest.raises(ValueError, match="keep wants the tensor that was pulled last \\('a'\\), not 'b'"):
+            weights.keep("b")
+        second = next(weights)
+        with pytest.raises(SluiceError, match="1 of 2 staging slots are kept; release one"):
+            weights.keep("b")
+        seen.append((values(first[1]), values(second[1])))
+        weights.release("a")
+        seen.extend((name, values(memory)) for name, memory in weights)
+
+    with World(load_weights=load_weights) as world:
+        world.announce(a=floats(1), b=floats(2), c=floats(3), d=floats(4))
+        world.init()
+        assert world.update() == ["step-1", "step-1"]
+        assert seen == [([1], [2]), ("c", [3]), ("d", [4])]
+
+
+def test_an_exception_of_a_callback_is_every_ranks_error_with_its_text() -> None:
+    mine = LookupError("no head for caf\u00e9")
+
+    def load_weights(weights: Weights[Memory]) -> None:
+        raise mine
+
+    with World(load_weights=load_weights) as world:
+        world.announce(w=floats(1))
+        world.init()
+        told, own = world.update()
+        assert (own.status, own.__cause__) == (Status.CALLBACK, mine)
+        assert str(own) == "update: load_weights failed: LookupError: no head for caf\u00e9"
+        assert told.status is Status.PEER and told.rank == 1
+        assert "load_weights failed: LookupError: no head for caf\u00e9" in str(told)
+        assert world.trainer.state is world.worker.state is State.FAILED
+        assert world.worker.failure() == {"complete": [], "torn": ["w"], "untouched": []}
+        world.both(lambda engine: engine.shutdown())
+        assert world.worker.version == "dirty"
+
+
+def test_what_ends_a_program_passes_through_a_callback() -> None:
+    def reload_begin() -> None:
+        raise KeyboardInterrupt
+
+    with World(reload_begin=reload_begin, load_weights=lambda weights: None) as world:
+        world.announce(w=floats(1))
+        world.init()
+        told, own = world.update()
+        assert isinstance(own, KeyboardInterrupt) and isinstance(own.__cause__, SluiceError)
+        assert "reload_begin failed: KeyboardInterrupt" in str(told)
+
+
+def test_cancel_from_another_thread_ends_a_call() -> None:
+    with World() as world:
+        world.announce(w=floats(1))
+        threading.Timer(0.2, world.worker.cancel).start()
+        with pytest.raises(SluiceError) as ended:
+            world.worker.init(world.info)
+        assert ended.value.status is Status.CANCELLED
+
+
+def test_a_block_that_fails_gives_the_update_up_on_every_rank() -> None:
+    with World() as world:
+        world.announce(w=floats(1))
+        world.worker.register_live("w", floats(0), REPLICATED)
+        world.init()
+
+        def give_up(engine: Plain) -> None:
+            with engine.updating("step-1"):
+                raise ArithmeticError("loss is nan")
+
+        def wait(engine: Plain) -> None:
+            with engine.updating("step-1"):
+                engine.update(world.names)
+
+        own, told = world.both(give_up, wait)
+        assert isinstance(own, ArithmeticError)
+        assert told.status is Status.CANCELLED and world.worker.state is State.FAILED
+
+
+def test_rules_can_be_changed_between_updates(tmp_path: Path) -> None:
+    rules = tmp_path / "other.lua"
+    rules.write_text('return { name = "other", unsourced = { "w" }, rules = { rule "w" { into = host.tensor } } }')
+    with World() as world:
+        lives = {"w": floats(0), "v": floats(0)}
+        world.announce(w=floats(5))
+        world.worker.describe_host({"tensor": "v"})
+        for name, memory in lives.items():
+            world.worker.register_live(name, memory, REPLICATED)
+        world.init()
+        assert world.both(lambda engine: engine.reload_rules(rules)) == [None, None]
+        assert world.update() == ["step-1", "step-1"]
+        assert (values(lives["w"]), values(lives["v"])) == ([0], [5])
+        refused = world.both(lambda engine: engine.reload_rules("nobody"))
+        assert [one.status for one in refused] == [Status.INVALID] * 2 and world.worker.state is State.READY
+
+
+def test_registered_memory_stays_alive_until_it_is_forgotten() -> None:
+    class Owner:
+        pass
+
+    owner = Owner()
+    gone = weakref.ref(owner)
+    with Engine[Memory](1) as engine:
+        memory = floats(1)
+        engine.register_live("w", Memory(memory.address, "float32", (1,), 4, owner=(memory, owner)))
+        engine.register_source("s", Memory(memory.address, "float32", (1,), 4, owner=(memory, owner)))
+        del memory, owner
+        gc.collect()
+        assert gone() is not None
+        engine.register_source("s", floats(2))
+        engine.forget()
+        gc.collect()
+        assert gone() is None
+
+
+def test_memory_of_an_engine_outlives_its_close(caplog: pytest.LogCaptureFixture) -> None:
+    engine: Plain = Engine(0)
+    memory = engine.allocate(8)
+    assert bytes(memory) == bytes(8)
+    engine.close()
+    engine.close()
+    memory[7] = 9
+    assert memory[7] == 9
+    with pytest.raises(ValueError, match="the engine of rank 0 is closed"):
+        engine.shutdown()
+
+
+def test_an_engine_that_nobody_holds_is_freed() -> None:
+    engine: Plain = Engine(0, reload_end=lambda: None)
+    gone = weakref.ref(engine._handle)
+    del engine
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_engine_cannot_be_closed_within_its_own_callback() -> None:
+    def load_weights(weights: Weights[Memory]) -> None:
+        world.worker.close()
+
+    with World(load_weights=load_weights) as world:
+        world.announce(w=floats(1))
+        world.init()
+        own = world.update()[1]
+        assert "a callback must not make it" in str(own) and world.worker.state is State.FAILED
+
+
+def test_log_and_progress_come_to_python(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def progress(now: Progress) -> None:
+        seen.append((now.bytes_done, now.params_total))
+        raise OSError("the terminal is gone")
+
+    with caplog.at_level(logging.DEBUG, "sluice"), World(progress=progress) as world:
+        world.announce(w=floats(1, 2))
+        world.worker.register_live("w", floats(0, 0), REPLICATED)
+        world.init()
+        assert world.update() == ["step-1", "step-1"]
+    assert seen[-1] == (8, 1)
+    assert "progress failed" in caplog.text and "the terminal is gone" in caplog.text
+    assert {record.levelname for record in caplog.records if record.name == "sluice"} >= {"DEBUG", "ERROR"}
+
+
+def test_what_c_could_not_be_told_is_refused() -> None:
+    with Engine[Memory](0, timeouts={"connect": 1}, rules="llama") as engine:
+        with pytest.raises(ValueError, match="must not hold a zero byte: 'a\\\\x00b'"):
+            engine.register_live("a\0b", floats(1))
+        with pytest.raises(TypeError, match="names must be several names, not one text"):
+            engine.update("model.norm.weight")
+        with pytest.raises(TypeError, match="sluice_options has no field 'timeout'"):
+            Engine(0, timeout=3)  # type: ignore[call-arg]
+        with pytest.raises(SluiceError, match="rank"):
+            Engine(-1)
