@@ -66,6 +66,7 @@ class Header:
 
     def __init__(self) -> None:
         self.opaque: list[str] = []
+        self.scalars = dict(SCALARS)
         self.enums: dict[str, list[tuple[str, int]]] = {}
         self.structs: dict[str, list[tuple[str, str]]] = {}
         self.functions: dict[str, tuple[str, list[str]]] = {}
@@ -79,6 +80,8 @@ class Header:
     def read(self, text: str) -> None:
         if match := re.fullmatch(r"typedef struct (\w+) (\w+)", text):
             self.opaque.append(match[2])
+        elif match := re.fullmatch(r"typedef (\w+) (\w+)", text):
+            self.scalars[match[2]] = self.type(match[1])
         elif match := re.fullmatch(r"typedef enum \w+ \{(.*)\} (\w+)", text):
             self.enums[match[2]] = self.members(match[1])
         elif match := re.fullmatch(r"typedef struct \w+ \{(.*)\} (\w+)", text):
@@ -132,8 +135,8 @@ class Header:
             inner = "c_int"
         elif name in self.structs:
             inner = name
-        elif name in SCALARS:
-            inner = SCALARS[name]
+        elif name in self.scalars:
+            inner = self.scalars[name]
         else:
             raise SystemExit(f"generate: type not understood: {text!r}")
         return "POINTER(" * stars + inner + ")" * stars

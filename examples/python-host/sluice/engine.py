@@ -13,9 +13,9 @@ import json
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_int64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_char_p, c_int64, c_uint64, c_void_p, sizeof
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from . import bindings
@@ -408,11 +408,22 @@ class Engine(Generic[T]):
     def start_update(self, partial: bool = False) -> None:
         self._call(library().sluice_start_update, partial)
 
-    def update(self, names: Sequence[str]) -> None:
+    def update(self, names: tuple[str, ...] | list[str]) -> None:
         """Moves these parameters, in this order. When it returns, live tensors hold the new values, and sources may change."""
-        if isinstance(names, str):
-            raise TypeError(f"names must be several names, not one text ({names!r})")
         self._call(library().sluice_update, c_names(tuple(names)), len(names))
+
+    def record(self, names: tuple[str, ...] | list[str]) -> int:
+        """Prepares `update` of these names, for `replay`, any number of times; forgotten at shutdown."""
+        recording = c_uint64()
+        self._call(library().sluice_record, c_names(tuple(names)), len(names), byref(recording))
+        return recording.value
+
+    def replay(self, recording: int) -> None:
+        """As `update` of the names that were recorded; other ranks may replay theirs or update."""
+        self._call(library().sluice_replay, recording)
+
+    def forget_recording(self, recording: int) -> None:
+        self._call(library().sluice_forget_recording, recording)
 
     def finish_update(self, version: str) -> None:
         self._call(library().sluice_finish_update, text(version))

@@ -26,6 +26,17 @@ def test_moves_a_tensor_in_place_and_tells_its_version() -> None:
         source.view().cast("f")[1] = 7
         assert world.update("step-2") == ["step-2", "step-2"]
         assert values(live) == [1, 7, 3]
+
+        def replay(engine: Plain) -> None:
+            recording = engine.record(world.names)
+            for value in (4, 5):
+                source.view().cast("f")[2] = value
+                with engine.updating(f"step-{value}"):
+                    engine.replay(recording)
+            engine.forget_recording(recording)
+
+        assert world.both(replay) == [None, None]
+        assert values(live) == [1, 7, 5] and world.trainer.version == "step-5"
         assert world.worker.plan()["direct"] == {"parameters": 1, "bytes": 12}
         assert "replicated" in str(world.worker.explain("w"))
 
@@ -255,8 +266,6 @@ def test_what_c_could_not_be_told_is_refused() -> None:
     with Engine[Memory](0, timeouts={"connect": 1}, rules="llama") as engine:
         with pytest.raises(ValueError, match="must not hold a zero byte: 'a\\\\x00b'"):
             engine.register_live("a\0b", floats(1))
-        with pytest.raises(TypeError, match="names must be several names, not one text"):
-            engine.update("model.norm.weight")
         with pytest.raises(TypeError, match="sluice_options has no field 'timeout'"):
             Engine(0, timeout=3)  # type: ignore[call-arg]
         with pytest.raises(SluiceError, match="rank"):
