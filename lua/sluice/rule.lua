@@ -284,6 +284,18 @@ local function hint_behind(set, name)
    end
 end
 
+-- A pattern that reads like a regular expression, or a path: no name has such characters.
+local function hint_expression(set)
+   for _, said in ipairs(set.list) do
+      local sign = said.pattern:match("[%[%]()\\^$+?/]")
+      if sign then
+         return (' (rule "%s" at %s holds %s, which stands for itself: {l} is any one segment, segments are parted by dots)'):format(
+            said.pattern, said.place, sign)
+      end
+   end
+   return ""
+end
+
 --- The rule whose pattern comes nearest to a name that no rule matches: what its author may have meant.
 -- @return " (did you mean rule "..." at file:line?)", or ""
 function rule.hint(set, name)
@@ -304,7 +316,7 @@ function rule.hint(set, name)
       end
    end
    local said = said_of[nearest.word(name, candidates, math.min(FEW_EDITS, math.floor(#name / 6))) or false]
-   return said and (' (did you mean rule "%s" at %s?)'):format(said.pattern, said.place) or ""
+   return said and (' (did you mean rule "%s" at %s?)'):format(said.pattern, said.place) or hint_expression(set)
 end
 
 --- What this server calls a live tensor that a rule names. `trace` as above.

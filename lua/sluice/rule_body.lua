@@ -147,7 +147,7 @@ end
 
 local function check_text(made, key, value)
    if type(value) ~= "string" or value == "" then
-      fail(made, "%s (%s) must be a text", key, words.shown(value))
+      fail(made, "%s (%s) must be a text%s", key, words.shown(value), (key == "full" or key == "skip") and ": the reason" or "")
    elseif #value > LONGEST_TEXT or value:find("%z") then
       fail(made, "%s (%s) must be a text of at most %d bytes without zero characters", key, words.shown(value), LONGEST_TEXT)
    end

@@ -2,6 +2,7 @@
 -- in it mean is rule.lua's matter.
 -- @module sluice.rule_file
 
+local advice = require "sluice.advice"
 local check = require "sluice.check"
 local core = require "sluice.core"
 local nearest = require "sluice.nearest"
@@ -38,7 +39,7 @@ end
 local function no_family(name, named, place)
    local families = rule_file.families()
    local looked = named > 0 and ("; SLUICE_RULES_PATH has no %s.lua either"):format(check.shorten(name)) or ""
-   check.raise("INVALID", ("%srules (%s) must be a path or a family that ships with Sluice: %s%s%s"):format(place,
+   check.raise("INVALID", ("%s (%s) must be a path or a family that ships with Sluice: %s%s%s"):format(place,
       check.shorten(name, LONGEST_SHOWN), table.concat(families, ", "), nearest.hint(name, families), looked))
 end
 
@@ -84,7 +85,7 @@ local function read_family(name, beside, place)
    for i = first, #folders do
       local text, path, problem = core.read_rules(folders[i], name, LONGEST)
       if problem then
-         check.raise("INVALID", ("%srules (%s) must be a file that can be trusted: %s"):format(place, name,
+         check.raise("INVALID", ("%s (%s) must be a file that can be trusted: %s"):format(place, name,
             check.shorten(problem, LONGEST_SHOWN)))
       elseif text then
          return text, path, { family = name, folder = i }
@@ -103,7 +104,7 @@ local function read_path(path, place)
       text, problem = core.read_file(path, LONGEST)
    end
    if not text then
-      check.raise("INVALID", ("%srules (%s) must be a file that can be read"):format(place, check.shorten(problem, LONGEST_SHOWN)))
+      check.raise("INVALID", ("%s (%s) must be a file that can be read"):format(place, check.shorten(problem, LONGEST_SHOWN)))
    end
    return text, path
 end
@@ -207,6 +208,7 @@ local function check_scales(file, value)
    return { ending = value.ending, block = block }
 end
 
+local REASON = "a text: the reason"
 local PLAIN = { text = "a text", boolean = "true or false", ["text or texts"] = "a text, or a list of them" }
 
 local function check_value(file, key, value)
@@ -214,7 +216,7 @@ local function check_value(file, key, value)
    local kind = KEYS[key] == "text or texts" and is_list and "texts" or KEYS[key]
    if PLAIN[kind] then
       if type(value) ~= (kind == "boolean" and "boolean" or "string") or value == "" then
-         fail(file, key, "%s (%s) must be %s", key, words.shown(value), PLAIN[kind])
+         fail(file, key, "%s (%s) must be %s", key, words.shown(value), key == "full" and REASON or PLAIN[kind])
       end
       return
    elseif not is_list then
@@ -224,7 +226,8 @@ local function check_value(file, key, value)
       if type(index) == "number" and index % 1 == 0 and index > MOST_ITEMS then
          fail(file, key, "%s must have at most %d entries; it has number %s", key, MOST_ITEMS, words.shown(index))
       elseif type(index) ~= "number" or index % 1 ~= 0 or index < 1 then
-         fail(file, key, "%s must be a list; it has the key '%s'", key, type(index) == "string" and index or words.shown(index))
+         fail(file, key, "%s must be a list%s; it has the key '%s'", key, kind == "pairs" and ' of pairs {"from", "to"}' or "",
+            type(index) == "string" and index or words.shown(index))
       end
    end
    if kind == "texts" then
@@ -273,17 +276,17 @@ end
 
 --- Runs a rule file and checks the form of what it returns.
 -- @param rules a family's name or a path
--- @param environment what the file sees (words.environment)
+-- @param environment of words.environment
 -- @param from the rule file that extends this one, if one does
 -- @return { path =, text =, result =, at = function(quoted text) -> "file:line" }
 function rule_file.load(rules, environment, from)
-   local place = from and line_of(from, "%f[%w_]extends%s*=") .. ": " or ""
+   local place = from and line_of(from, "%f[%w_]extends%s*=") .. ": extends" or "rules"
    local text, path, found = read(rules, from, place)
    note(path, text, found)
    local file = { text = text, path = path, found = found }
    local result, problem = sandbox.run(text, path, environment)
    if problem then
-      check.raise("SCRIPT", problem .. words.silent_host(problem, environment))
+      check.raise("SCRIPT", problem .. advice.on(problem, text, environment))
    end
    check_table(file, result)
    file.result = result

@@ -49,7 +49,7 @@ local function where(pattern)
    if type(pattern) ~= "string" or pattern == "" then
       raise("where (%s) must be followed by a pattern in quotes", shown(pattern))
    end
-   return function(...)
+   local function body(...)
       local pins = { ... }
       for i = 1, select("#", ...) do
          if kind(pins[i]) ~= "pin" then
@@ -59,6 +59,8 @@ local function where(pattern)
       end
       return made("where", { pattern = pattern, pins = pins, place = at })
    end
+   sealed.mark(body, "where without pins")
+   return body
 end
 
 -- ---- slices ----
@@ -233,15 +235,6 @@ local function frozen_host(host)
          raise("the host's description has no '%s'%s", tostring(key), nearest.hint(tostring(key), known))
       end
    end)
-end
-
---- Says how to ask where Lua met a nil that the host should have said.
-function words.silent_host(problem, environment)
-   local key = problem:match("field '([%w_]+)' %(a nil value%)$")
-   if key and host_keys[key] and environment.optional(key) == nil then
-      return ('; the host does not say it: required "%s" asks for it'):format(key)
-   end
-   return ""
 end
 
 -- ---- axes ----

@@ -53,7 +53,7 @@ describe("a mistake is told with its place:", function()
       { "{ permute = {0, 0} }", "permute must hold each of 0 to 1 once; it has 0" },
       { "{ permute = {1, 2} }", "permute must hold each of 0 to 1 once; it has 2" },
       { "{ pad = 0 }", 'pad (0) must be "zero"' },
-      { "{ full = true }", "full (true) must be a text" },
+      { "{ full = true }", "full (true) must be a text: the reason" },
       { '{ full = "a", skip = "b" }', "full and skip cannot both hold" },
       { '{ skip = "a", layout = row }', "layout cannot stand beside skip" },
       { '{ alias = "x", {} }', "strips cannot stand beside alias" },
@@ -139,6 +139,16 @@ describe("a mistake is told with its place:", function()
       { '{ at = spam(0, 0) }', "unknown name 'spam' (did you mean span?)" },
       { '{ at = span(0, host.hidden_size * 2) }', "attempt to perform arithmetic on field 'hidden_size' (a nil value); the host does not say it: "
         .. 'required "hidden_size" asks for it' },
+      { '{ at = span(0, host.hidden_size and 4, host.hidden_size < 3) }',
+         'attempt to compare nil with number; the host does not say it: required "hidden_size" asks for it' },
+      { '{ layout = column() }', "attempt to call global 'column' (a table value): column stands without parentheses" },
+      { '{ at = span(0, 0, host("hidden_size")) }', "attempt to call global 'host' (a table value): it is asked as host.key or required "
+        .. '"key"' },
+      { '{ layout = shard(tp, 0) }', "unknown name 'tp'; the axis is \"tp\" in quotes, its size axes.tp" },
+      { '{ at = span(0, 0, required(hidden_size)) }', "unknown name 'hidden_size'; what the host says is host.hidden_size or required "
+        .. '"hidden_size"' },
+      { '= {}', "'}' expected (to close '{' at line 2) near '='; a rule is written rule \"pattern\" { ... }, a key of a table key = value" },
+      { '{} rule "v" {}', "'}' expected (to close '{' at line 2) near 'rule'; a comma may be missing before it" },
       { '(5)', 'rule "w" (5) must be followed by a table in braces' },
       { '(column)', 'rule "w" (a shard) must be followed by a table in braces' },
    }
@@ -169,7 +179,7 @@ describe("a mistake is told with its place:", function()
       { 'return {\n otherwise = "direct" }', 'FILE:2: otherwise ("direct") must be "default", "full" or "error"' },
       { 'return {\n otherwise = "defualt" }', 'FILE:2: otherwise ("defualt") must be "default", "full" or "error" (did you mean default?)' },
       { 'return {\n require_direct = "yes" }', 'FILE:2: require_direct ("yes") must be true or false' },
-      { "return {\n full = 5 }", "FILE:2: full (5) must be a text" },
+      { "return {\n full = 5 }", "FILE:2: full (5) must be a text: the reason" },
       { 'return {\n unsourced = "visual.**" }', 'FILE:2: unsourced ("visual.**") must be a list' },
       { "return {\n unsourced = { 5 } }", "FILE:2: unsourced[1] (5) must be a text" },
       { 'return {\n unsourced = {\n "a*" } }', 'FILE:3: unsourced "a*": the pattern has a segment \'a*\': * and ** are whole segments' },
@@ -192,6 +202,13 @@ describe("a mistake is told with its place:", function()
       { "return {\n extends = { 'llama', 5 } }", "FILE:2: extends[2] (5) must be a text" },
       { "return {\n extends = 5 }", "FILE:2: extends (5) must be a text, or a list of them" },
       { "host.x = 1", "FILE:1: host.x cannot be set" },
+      { "if axes.tp != 1 then end", "FILE:1: 'then' expected near '!'; Lua writes 'not equal' as ~= and 'not' as not" },
+      { "local n = 1\nn += 1", "FILE:2: '=' expected near '+'; Lua writes n = n + 1 in full" },
+      { "for i = 1, host.num_experts do end", "FILE:1: 'for' limit must be a number; the host does not say it: required \"num_experts\" asks "
+        .. "for it" },
+      { "return {\n rename = { ['a.**'] = 'b.**' } }", 'FILE:2: rename must be a list of pairs {"from", "to"}; it has the key \'a.**\'' },
+      { 'return { pins = { where "a" } }', 'FILE:1: pins[1] (a where without pins) must be made by where "pattern" (pin(...))' },
+      { "return {\n ['no name'] = 1 }", "FILE:1: unknown key 'no name'" },
       { "axes.tp = 1", "FILE:1: axes.tp cannot be set" },
       { "local x = host.pipeline", "FILE:1: the host's description has no 'pipeline' (did you mean pipeline_layers?)" },
       { "while true do end", "FILE:1: it ran too many instructions" },
@@ -249,7 +266,7 @@ describe("a mistake is told with its place:", function()
    end)
 
    it("a file that extends a missing one, or itself", function()
-      assert.equal("destination: FILE:2: rules (lama) must be a path or a family that ships with Sluice: " .. SHIPPED
+      assert.equal("destination: FILE:2: extends (lama) must be a path or a family that ships with Sluice: " .. SHIPPED
          .. " (did you mean llama?)", resolving.resolve({ params = {}, live = {}, text = 'return {\n extends = "lama" }' }).text)
       local path = os.tmpname()
       resolving.write(('return { extends = "%s" }'):format(path), path)
@@ -301,6 +318,12 @@ describe("a mistake is told with its place:", function()
          text = 'return { rules = {\n rule "model.layers.{l}.self_atn.{p=q|k|v}_proj.weight" {} } }' })
       assert.equal("destination: FILE:1: no rule matches parameter model.layers.3.self_attn.q_proj.weight (did you mean rule "
          .. '"model.layers.{l}.self_atn.{p=q|k|v}_proj.weight" at FILE:2?); add one, or say otherwise = "default" or "full"', note(got.text))
+   end)
+
+   it("a pattern that is a regular expression", function()
+      local got = resolving.resolve({ params = { "model.layers.3.w" }, live = {}, text = 'return { rules = {\n rule "model.layers.(%d+).w" {} } }' })
+      assert.equal('destination: FILE:1: no rule matches parameter model.layers.3.w (rule "model.layers.(%d+).w" at FILE:2 holds (, which stands '
+         .. 'for itself: {l} is any one segment, segments are parted by dots); add one, or say otherwise = "default" or "full"', note(got.text))
    end)
 
    it("a misspelt live tensor, companion or alias, with the nearest", function()
