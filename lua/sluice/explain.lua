@@ -4,6 +4,7 @@
 -- @module sluice.explain
 
 local attempt = require "sluice.explain.attempt"
+local copy = require "sluice.copy"
 local core = require "sluice.core"
 local fill = require "sluice.explain.fill"
 local match = require "sluice.match"
@@ -147,12 +148,36 @@ local function likeness(name, other)
    return head + tail
 end
 
+-- How good a guess `other` is, or nil: as a whole, or the best of its parts of as many segments as `name` has. Parts repeat from
+-- layer to layer, so that each is looked at once.
+local function guesser(name)
+   local known, pattern = {}, "^" .. ("[^.]*%."):rep(select(2, name:gsub("%.", "")) + 1)
+   local function good(score, other)
+      return score >= 0.6 * math.max(#name, #other) and score or nil
+   end
+   return function(other)
+      local best, rest = good(likeness(name, other), other), other .. "."
+      while not best and rest ~= "" do
+         local part = rest:match(pattern)
+         if not part then
+            break
+         end
+         if known[part] == nil then
+            known[part] = good(likeness(name, part:sub(1, -2)), part:sub(1, -2)) or false
+         end
+         best = known[part] or nil
+         rest = rest:match("^[^.]*%.(.*)$")
+      end
+      return best
+   end
+end
+
 --- The names, of both kinds, that are nearest to one that nobody has.
 function explain.near(state, name)
-   local found = {}
+   local found, guess = {}, guesser(name)
    local function consider(other, kind)
-      local score = likeness(name, other)
-      if score >= 0.6 * math.max(#name, #other) then
+      local score = guess(other)
+      if score then
          found[#found + 1] = { name = other, kind = kind, score = score, number = #found }
       end
    end
@@ -229,17 +254,6 @@ local function tidy(value)
       return ("%.0f"):format(value)
    end
    return value
-end
-
-local function copy(value)
-   if type(value) ~= "table" then
-      return value
-   end
-   local result = {}
-   for key, item in pairs(value) do
-      result[key] = copy(item)
-   end
-   return result
 end
 
 --- What questions are asked of.

@@ -26,21 +26,27 @@ local OTHERWISE = { default = true, full = true, error = true }
 
 -- ---- finding ----
 
---- The families that ship with Sluice, sorted.
+-- Files beside the families that only they extend.
+local PARTS = { attention = true, decoder = true, every_stage = true, experts = true, mlp = true, moe = true }
+
+--- The families that ship with Sluice, sorted; and with them what they share.
 function rule_file.families()
-   local list = {}
+   local list, all = {}, {}
    for _, name in ipairs(core.files(FAMILIES)) do
-      list[#list + 1] = name:sub(#FAMILIES + 1)
+      all[#all + 1] = name:sub(#FAMILIES + 1)
    end
-   table.sort(list)
-   return list
+   table.sort(all)
+   for _, name in ipairs(all) do
+      list[#list + 1] = not PARTS[name] and name or nil
+   end
+   return list, all
 end
 
-local function no_family(name, named, place)
-   local families = rule_file.families()
+local function no_family(name, named, beside, place)
+   local families, all = rule_file.families()
    local looked = named > 0 and ("; SLUICE_RULES_PATH has no %s.lua either"):format(check.shorten(name)) or ""
    check.raise("INVALID", ("%s (%s) must be a path or a family that ships with Sluice: %s%s%s"):format(place,
-      check.shorten(name, LONGEST_SHOWN), table.concat(families, ", "), nearest.hint(name, families), looked))
+      check.shorten(name, LONGEST_SHOWN), table.concat(families, ", "), nearest.hint(name, beside and all or families), looked))
 end
 
 -- Texts that stand for files, by the name that they are asked for; and for those that a bare name finds, lists in order of folders.
@@ -93,7 +99,7 @@ local function read_family(name, beside, place)
    end
    local text, chunk = core.file(FAMILIES .. name)
    if not text or (beside and beside.family == name and beside.folder > #folders) then
-      no_family(name, named, place)
+      no_family(name, named, beside, place)
    end
    return text, (chunk:gsub("^@", "")), { family = name, folder = #folders + 1 }
 end

@@ -24,7 +24,7 @@ local function drawn(ending, deployment, ...)
    arguments[#arguments + 1] = path
    local result = picture(deployment, unpack(arguments))
    assert.equal(0, result.code, result.err)
-   assert.equal("", result.out)
+   assert.truthy(result.out:find("^wrote " .. path:gsub("%p", "%%%0") .. ", [%d.]+ %u?B\n$"), result.out)
    local file = assert(io.open(path, "rb"))
    local text = file:read("*a")
    file:close()

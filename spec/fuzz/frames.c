@@ -1,6 +1,7 @@
 /*
  * frames.c: whatever comes over a control connection. The first byte chooses who reads: the decoders alone, a channel, rank 0
- * while its world gathers and in rounds after that, another rank in its rounds, or a trainer that is sent destinations.
+ * while its world gathers and in rounds after that, another rank in its rounds, a trainer that is sent destinations, or the
+ * door of an engine, whose requests come over a socket of their own.
  *
  * What a peer sends is written as records: a byte of type and lies, a tag, two bytes of length, the payload; so that most of
  * what is tried has a header that is nearly right.
@@ -9,6 +10,7 @@
 
 #include "control/agree.h"
 #include "control/claim.h"
+#include "control/door.h"
 #include "control/group.h"
 #include "control/word.h"
 #include "engine/engine.h"
@@ -20,7 +22,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HEADERS, CLAIM, WORD, CARD, DESTINATIONS, CHANNEL, LEADER, FOLLOWER, READERS };
+enum { HEADERS, CLAIM, WORD, CARD, DESTINATIONS, CHANNEL, LEADER, FOLLOWER, DOOR, READERS };
 enum { RAW = 0x80, OTHER_VERSION = 0x40, LONGER = 0x20, LAST = 0x10, TYPE = 0x0f, MOST_PEERS = 3, MOST_ROUNDS = 4 };
 
 static const double DEADLINE_S = 5; /* no time passes, see support/waits.c */
@@ -46,6 +48,19 @@ static void read_headers(fuzz_input input)
             continue;
         slc_frame_encode(&header, again);
         fuzz_must(memcmp(again, bytes.data, sizeof again) == 0, "a header encodes otherwise");
+    }
+}
+
+/* A request is told from nonsense at the first byte that is wrong, and stays what it is. */
+static void read_requests(fuzz_input input)
+{
+    slc_door_request before = SLC_DOOR_UNFINISHED;
+    for (size_t length = 1; length <= input.left && length <= SLC_DOOR_REQUEST; length++) {
+        slc_door_request now = slc_door_read(input.data, length);
+        bool whole = now == SLC_DOOR_STATUS || now == SLC_DOOR_PLAN;
+        fuzz_must(!whole || (before == SLC_DOOR_UNFINISHED && input.data[length - 1] == '\n'), "a request in the middle of a line");
+        fuzz_must(before == SLC_DOOR_UNFINISHED || now == SLC_DOOR_NONSENSE, "more bytes made sense of it");
+        before = now;
     }
 }
 
@@ -332,6 +347,7 @@ void fuzz_target(fuzz_input input)
     static void (*const READER[READERS])(fuzz_input) = {
         [HEADERS] = read_headers,           [CLAIM] = read_claim,    [WORD] = read_word, [CARD] = read_card,
         [DESTINATIONS] = read_destinations, [CHANNEL] = take_frames, [LEADER] = lead,    [FOLLOWER] = follow,
+        [DOOR] = read_requests,
     };
     READER[fuzz_byte(&input) % READERS](input);
 }

@@ -25,6 +25,22 @@ static void check_params(const slc_plan *plan, const slc_init_info *info)
     }
 }
 
+/* What is told to those who attach to an engine. */
+static void check_shown(slc_script *script, fuzz_input input, const slc_init_info *read)
+{
+    slc_init_info info;
+    bool met;
+    slc_plan *plan;
+    char *shown;
+    sluice_error error = SLUICE_ERROR_INIT;
+    fuzz_must(slc_init_info_without_secret(script, (const char *)input.data, input.left, &shown, &error) == SLUICE_OK, "not shown: %s",
+              error.text);
+    fuzz_must(slc_init_info_read(script, shown, strlen(shown), &info, &met, &plan, &error) == SLUICE_OK, "shown, and then: %s", error.text);
+    fuzz_must(!info.has_unique_id && strcmp(info.computed_digest, read->computed_digest) == 0, "another init info is shown");
+    slc_release(shown);
+    slc_plan_destroy(plan);
+}
+
 static void check_sealed(slc_script *script, const char *sealed)
 {
     slc_init_info info;
@@ -58,6 +74,8 @@ void fuzz_target(fuzz_input input)
               seal_error.text);
     fuzz_must(read == (plan != NULL) && could == (sealed != NULL), "a failure leaves something behind, or a success nothing");
     fuzz_must(!read || (met && could), "read but not sealed: %s", seal_error.text);
+    if (read)
+        check_shown(script, input, &info);
     if (read)
         check_params(plan, &info);
     if (could)

@@ -10,6 +10,7 @@
 #include "plan/text.h"
 #include "script/call.h"
 #include "script/explain.h"
+#include "script/resolver.h"
 
 #include <string.h>
 
@@ -127,23 +128,7 @@ static int read_live(lua_State *L)
 
 static void set_meshes(lua_State *L, const slc_plan *plan, bool workers, const char *key)
 {
-    const slc_mesh *mesh;
-    lua_newtable(L);
-    for (size_t i = 0; (mesh = slc_plan_mesh_at(plan, workers, i)) != NULL; i++) {
-        lua_createtable(L, 0, 2);
-        set_text(L, "name", mesh->name);
-        lua_createtable(L, mesh->naxes, 0);
-        for (int axis = 0; axis < mesh->naxes; axis++) {
-            lua_createtable(L, 2, 0);
-            lua_pushstring(L, mesh->axis_name[axis]);
-            lua_rawseti(L, -2, 1);
-            lua_pushinteger(L, mesh->axis[axis]);
-            lua_rawseti(L, -2, 2);
-            lua_rawseti(L, -2, axis + 1);
-        }
-        lua_setfield(L, -2, "axes");
-        lua_rawseti(L, -2, (int)i + 1);
-    }
+    slc_lua_push_meshes(L, plan, workers);
     lua_setfield(L, -2, key);
 }
 

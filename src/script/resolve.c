@@ -96,13 +96,11 @@ static int read_host(lua_State *L)
     return 1;
 }
 
-/* meshes() of the workers -> { { name =, axes = { { name, size }, ... } }, ... } */
-static int read_meshes(lua_State *L)
+void slc_lua_push_meshes(lua_State *L, const slc_plan *plan, bool workers)
 {
-    const slc_plan *plan = get_resolver(L)->plan;
     const slc_mesh *mesh;
     lua_newtable(L);
-    for (size_t i = 0; (mesh = slc_plan_mesh_at(plan, true, i)) != NULL; i++) {
+    for (size_t i = 0; (mesh = slc_plan_mesh_at(plan, workers, i)) != NULL; i++) {
         lua_createtable(L, 0, 2);
         lua_pushstring(L, mesh->name);
         lua_setfield(L, -2, "name");
@@ -118,6 +116,12 @@ static int read_meshes(lua_State *L)
         lua_setfield(L, -2, "axes");
         lua_rawseti(L, -2, (int)i + 1);
     }
+}
+
+/* meshes() of the workers */
+static int read_meshes(lua_State *L)
+{
+    slc_lua_push_meshes(L, get_resolver(L)->plan, true);
     return 1;
 }
 

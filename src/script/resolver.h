@@ -21,4 +21,7 @@ typedef struct slc_resolver {
 /* Pushes a table of functions, which hold `resolver`: they are for one protected call. */
 void slc_resolver_push(lua_State *L, slc_resolver *resolver);
 
+/* Pushes the meshes of one side of a plan: { { name =, axes = { { name, size }, ... } }, ... }. For src/cli, too. */
+void slc_lua_push_meshes(lua_State *L, const slc_plan *plan, bool workers);
+
 #endif

@@ -95,7 +95,7 @@ local function write(result)
       lines[#lines + 1] = "idle     " .. idle_text(item)
    end
    if result.idle_extended > 0 then
-      lines[#lines + 1] = ("note     %s of the files that it extends decide nothing here"):format(units.count(result.idle_extended, "rule"))
+      lines[#lines + 1] = ("note     not needed here: %s of the files that it extends"):format(units.count(result.idle_extended, "rule"))
    end
    local totals = result.totals
    lines[#lines + 1] = ("%s: %s of %s: %d direct (%s), %d full (%s), %d alias, %d skip"):format(result.good and "good" or "not good",

@@ -128,6 +128,7 @@ local function write_file(path, text)
    if not written or not closed then
       fault.raise(1, "picture: %s: %s", path, why or reason or "cannot be written")
    end
+   io.stdout:write(("wrote %s, %s\n"):format(units.plain(path), units.bytes(#text)))
 end
 
 -- Names from outside must not speak to the terminal.

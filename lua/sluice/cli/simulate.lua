@@ -74,23 +74,6 @@ local function wait_text(row)
    return what .. ", " .. duration(row.bottleneck.seconds)
 end
 
-local function columns(rows)
-   local widths, lines = {}, {}
-   for _, row in ipairs(rows) do
-      for i, text in ipairs(row) do
-         widths[i] = math.max(widths[i] or 0, #text)
-      end
-   end
-   for _, row in ipairs(rows) do
-      local items = {}
-      for i, text in ipairs(row) do
-         items[i] = text .. (i < #row and (" "):rep(widths[i] - #text) or "")
-      end
-      lines[#lines + 1] = table.concat(items, "  ")
-   end
-   return lines
-end
-
 local function table_of(result, header, cells)
    local rows = { header }
    for _, row in ipairs(result.strategies) do
@@ -98,7 +81,7 @@ local function table_of(result, header, cells)
       table.insert(items, 1, row.title)
       rows[#rows + 1] = items
    end
-   return columns(rows)
+   return units.columns(rows, "")
 end
 
 local function most(spread)

@@ -1,6 +1,7 @@
 --- Deployments beside the one at hand: with other mesh sizes, or so small that this machine can run them.
 -- @module sluice.console.variation
 
+local copy = require "sluice.copy"
 local deployment = require "sluice.deployment"
 local fault = require "sluice.cli.fault"
 local mesh = require "sluice.models.mesh"
@@ -21,17 +22,6 @@ local SMALL = {
    { num_experts = 8, num_local_experts = 8, n_routed_experts = 8, first_k_dense_replace = 1 },
    {},
 }
-
-local function copy(value)
-   if type(value) ~= "table" then
-      return value
-   end
-   local result = {}
-   for key, item in pairs(value) do
-      result[key] = copy(item)
-   end
-   return result
-end
 
 --- A mesh as text: "pp=2, tp=4".
 function variation.mesh_text(axes)
