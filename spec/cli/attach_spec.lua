@@ -4,6 +4,7 @@ local cjson = require "cjson"
 local program = require "spec.cli.program"
 local socket = require "posix.sys.socket"
 local stat = require "posix.sys.stat"
+local terminal = require "spec.cli.terminal"
 local unistd = require "posix.unistd"
 
 local folder
@@ -48,6 +49,7 @@ describe("attaching to ranks that run", function()
    end)
 
    after_each(function()
+      terminal.cleanup()
       program.cleanup()
       os.execute(("rm -rf '%s'"):format(folder))
    end)
@@ -84,6 +86,31 @@ describe("attaching to ranks that run", function()
       local err = read(folder .. "/err")
       assert.truthy(err:find("^the rules are those of the engine, which nothing here changes; sluice repl %-%-attach "), err)
       assert.truthy(err:find("attach: no engine listens at " .. at:gsub("%p", "%%%0") .. " %(nothing is there%)\n$"), err)
+   end)
+
+   -- What differs from run to run: numbers, bytes, digests, where the update is.
+   local function shape(text)
+      return (text:gsub("/[%w/_.]+", "PATH"):gsub("%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x", "DIGEST"):gsub("[%d.]+ [KMG]?B", "BYTES")
+         :gsub("state    %w+", "state"):gsub("version  [^\n]+", "version"):gsub("%d+", "N"))
+   end
+
+   it("looks as the README shows it", function()
+      local readme = read("README.md"):match("\n```\n%$ build/sluice repl %-%-attach [^\n]*\n(.-)```")
+      local at = folder .. "/socket"
+      local run = program.start({ "run", program.deployment({ rules = "llama", updates = 100000 }), "--quiet", "--allow-attach", at })
+      assert.is_true(has_plan(at))
+      assert.is_true(program.until_true(30, function()
+         return ask(at, { "engine.batch > 0" }).out == "true\n"
+      end))
+      local tty = terminal.start({ "repl", "--attach", at, "--no-history" }, { TERM = "vt100", PAGER = "", EDITRC = false })
+      tty:expect("sluice> ")
+      tty:send("engine\r"):expect("\nplan     ")
+      tty:expect("sluice> ")
+      local shown = tty.all:gsub("\nsluice> $", "\n"):gsub("\27%[[%d;]*%a", ""):gsub("[^\n]*\r", "")
+      assert.equal(0, tty:send("\4"):finish())
+      run:kill(15)
+      run:finish()
+      assert.equal(shape(readme), shape(shown))
    end)
 
    it("answers every command that plans", function()

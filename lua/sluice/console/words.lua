@@ -142,7 +142,8 @@ local function engine_text(status)
       lines[#lines + 1] = ("%-8s "):format(name) .. text:format(...)
    end
    line("state", "%s%s", status.state, status.stage and ": " .. status.stage or "")
-   line("version", "%s", status.dirty and "dirty" or status.version == "" and "none yet" or status.version)
+   local label = status.version == "" and "none" or status.version
+   line("version", "%s", status.dirty and ("dirty (the last whole one: %s)"):format(label) or label)
    if status.roads then
       line("roads", "%s: %s", status.transport, roads_text(status.roads))
    end
