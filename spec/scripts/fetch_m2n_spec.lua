@@ -1,0 +1,62 @@
+--- scripts/fetch-m2n where it downloads nothing.
+
+-- Runs the script without any package index; gives its exit status and what it said.
+local function fetch(arguments)
+   local pipe = assert(io.popen(("PIP_INDEX_URL=http://127.0.0.1:9/ PIP_EXTRA_INDEX_URL= PIP_RETRIES=0 scripts/fetch-m2n %s 2>&1; printf '\\n%%d' $?")
+      :format(arguments)))
+   local text = pipe:read("*a")
+   pipe:close()
+   local said, code = text:match("^(.*)\n(%d+)$")
+   return tonumber(code), said
+end
+
+local function shell(line)
+   local pipe = assert(io.popen(line))
+   local text = pipe:read("*a")
+   pipe:close()
+   return (text:gsub("%s+$", ""))
+end
+
+describe("scripts/fetch-m2n", function()
+   local folder
+
+   before_each(function()
+      folder = shell("mktemp -d")
+   end)
+
+   after_each(function()
+      os.execute("rm -rf " .. folder)
+   end)
+
+   it("tells that there is no index, and leaves nothing behind", function()
+      if shell("python3 -m pip --version 2>/dev/null") == "" then
+         pending("python3 has no pip")
+         return
+      end
+      local code, said = fetch(folder)
+      assert.equal(1, code)
+      assert.truthy(said:find("fetch-m2n: pip could not download them: is there a network, and does pip's index carry the packages?", 1, true), said)
+      assert.equal("", shell("ls -A " .. folder))
+   end)
+
+   it("does nothing where the packages of these versions are there", function()
+      local machine = shell("uname -m")
+      local list = shell(("sed -n '/^      %s)/,/;;/s/^ *echo \"\\(.*\\)\"$/\\1/p' scripts/fetch-m2n"):format(machine))
+      assert.truthy(list:find("^nccl%-extensions==.*\nnvidia%-nccl%-cu13=="), list)
+      local file = assert(io.open(folder .. "/packages", "w"))
+      file:write(list, "\n")
+      file:close()
+      local code, said = fetch(folder)
+      assert.equal(0, code)
+      assert.equal(("fetch-m2n: %s holds nccl_m2n and NCCL\n"):format(folder), said)
+   end)
+
+   it("refuses what it does not know", function()
+      local code, said = fetch("--all")
+      assert.equal(1, code)
+      assert.equal("fetch-m2n: unknown argument --all; scripts/fetch-m2n --help tells\n", said)
+      code, said = fetch("a b")
+      assert.equal(1, code)
+      assert.equal("fetch-m2n: one folder at most (2 arguments)\n", said)
+   end)
+end)
