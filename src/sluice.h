@@ -143,6 +143,8 @@ typedef struct sluice_tensor {
     size_t bytes;
 } sluice_tensor;
 
+typedef uint64_t sluice_recording; /* see sluice_record; 0 is none */
+
 typedef struct sluice_weights sluice_weights; /* the sequence that load_weights pulls; lives as long as that call */
 
 typedef struct sluice_progress {
@@ -163,10 +165,11 @@ typedef struct sluice_callbacks {
     sluice_status (*reload_begin)(void *user, sluice_error *error); /* before the first full parameter's update; only if the plan has one */
     sluice_status (*load_weights)(void *user, sluice_weights *weights, sluice_error *error); /* once a batch that has a full parameter */
     sluice_status (*reload_end)(void *user, sluice_error *error); /* in finish, if reload_begin ran */
-    void (*reserved[4])(void);
+    sluice_status (*launch)(void *user, sluice_recording recording, sluice_error *error); /* see sluice_record, In a capture */
+    void (*reserved[3])(void);
 } sluice_callbacks;
 
-#define SLUICE_CALLBACKS_INIT { sizeof(sluice_callbacks), NULL, NULL, NULL, NULL, NULL, NULL, { NULL, NULL, NULL, NULL } }
+#define SLUICE_CALLBACKS_INIT { sizeof(sluice_callbacks), NULL, NULL, NULL, NULL, NULL, NULL, NULL, { NULL, NULL, NULL } }
 
 /* Deadlines of one kind of wait each, in seconds; 0 means options.timeout_s. */
 typedef struct sluice_timeouts {
@@ -406,15 +409,25 @@ SLUICE_API sluice_status sluice_start_update(sluice_engine *engine, bool partial
  */
 SLUICE_API sluice_status sluice_update(sluice_engine *engine, const char *const *names, size_t count, sluice_error *error);
 
-typedef uint64_t sluice_recording; /* see below; 0 is none */
-
 /*
  * Records a list of parameters that is moved again and again, on this rank: `names` and `count` as for sluice_update, or NULL
  * and 0 for every parameter of the plan in its order. What a batch of them looks up, hashes and makes ready for the GPU is
  * done here, once. Local: waits for nobody and moves nothing; between batches, whether an update is open or not. *recording
  * is a number that this engine never gives again, 0 on failure; forgotten by sluice_forget_recording or with the session, at
  * shutdown. Any number of recordings can be kept, each costs memory in proportion to its copies.
- * Errors: INVALID (a name that was not announced, or comes twice), STATE unless READY or UPDATING, NO_MEMORY, SYSTEM.
+ *
+ * In a capture. Where options.stream is being captured (cudaStreamBeginCapture) at this call, the recording is a place in that
+ * graph as well: a replay comes behind what was captured before it, and what is captured behind it finds the update done, as
+ * with what is queued on the stream otherwise. sluice_replay of it calls callbacks.launch, once all ranks have agreed on the
+ * batch, to launch the graph on any stream; launch returns without waiting for it. The update moves when the graph has come to
+ * its place, and the graph goes on when the update is done, or has failed. A batch that is refused launches nothing. A graph
+ * that is launched at any other time passes its place at once, and nothing moves. The copies are not in the graph: all ranks
+ * must agree on a batch first, and a replay's own launches are faster than a graph of copies. One place a graph is meant: of
+ * several, a replay takes the first. The graph refers to memory of the engine, and must not run after sluice_engine_destroy;
+ * after sluice_shutdown or sluice_reload_rules it may, and passes.
+ *
+ * Errors: INVALID (a name that was not announced, or comes twice; in a capture, a full parameter or no callbacks.launch),
+ * STATE unless READY or UPDATING, NO_MEMORY, SYSTEM.
  */
 SLUICE_API sluice_status sluice_record(sluice_engine *engine, const char *const *names, size_t count, sluice_recording *recording,
                                        sluice_error *error);
@@ -450,7 +463,7 @@ SLUICE_API sluice_status sluice_forget_recording(sluice_engine *engine, sluice_r
  *     What load_weights itself writes into live tensors is ordered by that stream as anything else on it.
  * Other streams of the host's are its own to order with that one. Without a stream, sources and live tensors must be at rest
  * when a batch is called, and load_weights must have read a tensor when it releases it. While the stream is being captured a
- * batch is refused on that rank (STATE), the others' call with it, and nothing changes.
+ * batch is refused on that rank (STATE), the others' call with it, and nothing changes; see sluice_record, In a capture.
  * The engine queues nothing there but events, and its own streams do not wait for the legacy default stream. It never
  * synchronises the device, and an update allocates no memory of the device.
  *

@@ -17,7 +17,8 @@ local function check(status, err)
 end
 
 --- options: rank, rules, road, timeout_s, timeouts, beat_s, listen_fd, key_file, key_fd, insecure_control, staging_slots,
--- load_weights(host, next) -> status, reload_begin, reload_end; log, a list that gets "level text" of every line; memory(bytes),
+-- load_weights(host, next) -> status, reload_begin, reload_end; launch(host, recording) -> status;
+-- log, a list that gets "level text" of every line; memory(bytes),
 -- where tensors lie (Lua's own memory); stream, a handle.
 function host.create(options)
    local self = setmetatable({anchors = {}, kept = {}, memory = options.memory}, host)
@@ -60,6 +61,12 @@ function host.create(options)
          options.log[#options.log + 1] = tonumber(level) .. " " .. ffi.string(text)
       end)
       given.callbacks.log = self.anchors.log
+   end
+   if options.launch then
+      self.anchors.launch = ffi.cast("sluice_status (*)(void *, sluice_recording, sluice_error *)", function(_, recording, err)
+         return options.launch(self, recording, err) or 0
+      end)
+      given.callbacks.launch = self.anchors.launch
    end
    for _, name in ipairs {"reload_begin", "reload_end"} do
       if options[name] then

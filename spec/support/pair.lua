@@ -106,7 +106,7 @@ function pair.run(body, options)
       end
       local gives = rank == 0 and options.trainer or rank == 1 and options.worker
       local given = { rank = rank, listen_fd = rank == 0 and fd or nil, memory = there and there.memory, stream = gives and stream.handle or nil }
-      for _, key in ipairs({ "transport", "load_weights", "staging_slots", "timeout_s", "beat_s", "rules" }) do
+      for _, key in ipairs({ "transport", "load_weights", "launch", "staging_slots", "timeout_s", "beat_s", "rules" }) do
          given[key] = options[key]
       end
       local self = host.create(given)

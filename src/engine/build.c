@@ -127,7 +127,7 @@ static sluice_status commit(const slc_session *session, slc_build *build, sluice
 
 static sluice_status open_transport(const slc_stages *stages, sluice_error *error)
 {
-    const sluice_engine *engine = stages->engine;
+    sluice_engine *engine = stages->engine;
     const slc_session *session = stages->session;
     slc_build *build = stages->build;
     const char *name = engine->options.transport == NULL ? "host" : engine->options.transport;
@@ -145,6 +145,7 @@ static sluice_status open_transport(const slc_stages *stages, sluice_error *erro
                                     .nregions = session->is_worker ? 0 : engine->nregions,
                                     .road = engine->options.road,
                                     .stream = engine->options.stream,
+                                    .keep = &engine->keep,
                                     .no_sm = engine->options.no_sm != 0,
                                     .max_cta = session->info.max_cta,
                                     .log = engine->log };

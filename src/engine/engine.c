@@ -80,7 +80,7 @@ static sluice_status read_options(const sluice_options *given, sluice_options *o
     if (options->callbacks.size > sizeof callbacks)
         return slc_fail(error, SLUICE_INVALID, "create", "options.callbacks.size (%u) must be sizeof(sluice_callbacks), which is %zu",
                         options->callbacks.size, sizeof callbacks);
-    status = slc_given_read(&options->callbacks, &callbacks, sizeof callbacks, offsetof(sluice_callbacks, reserved), "create",
+    status = slc_given_read(&options->callbacks, &callbacks, sizeof callbacks, offsetof(sluice_callbacks, launch), "create",
                             "options.callbacks", "sluice_callbacks", error);
     options->callbacks = callbacks;
     for (size_t i = 0; i < sizeof callbacks.reserved / sizeof callbacks.reserved[0] && status == SLUICE_OK; i++)
@@ -198,6 +198,8 @@ void sluice_engine_destroy(sluice_engine *engine)
     }
     (void)sluice_shutdown(engine, NULL);
     (void)sluice_forget(engine, NULL);
+    if (engine->keep.what != NULL)
+        engine->keep.release(engine->keep.what);
     for (size_t i = 0; i < engine->nregions; i++)
         slc_region_destroy(&engine->region[i]);
     slc_release(engine->region);

@@ -78,6 +78,7 @@ typedef struct slc_recording {
     uint32_t *param; /* plan indices */
     size_t count;
     bool full; /* one of them is */
+    bool placed; /* its batch begins in a graph that the host launches */
     char names[SLC_DIGEST_TEXT];
     const void **source; /* trainer: where each shard lay */
     slc_record *record; /* the transport's, see there; NULL where it made none */
@@ -143,6 +144,7 @@ struct sluice_engine {
     slc_door *door;    /* NULL where nobody may attach */
 
     slc_session *session; /* NULL in state NEW */
+    slc_keep keep; /* of transports */
     sluice_recording recordings; /* made so far, over all sessions: no two have one number */
     bool dirty; /* since the last finished update, bytes of another one may have moved; outlives the session */
     char version[256];

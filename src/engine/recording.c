@@ -90,6 +90,18 @@ static sluice_status look_up(const slc_plan *plan, const char *const *names, siz
     return SLUICE_OK;
 }
 
+/* While a graph of the host's stands at its place, load_weights could do nothing on the host's stream. */
+static sluice_status check_place(const sluice_engine *engine, const slc_recording *made, sluice_error *error)
+{
+    if (engine->options.callbacks.launch == NULL)
+        return slc_fail(error, SLUICE_INVALID, RECORD,
+                        "options.stream is being captured, and a recording made there wants callbacks.launch");
+    return !made->full ? SLUICE_OK
+                       : slc_fail(error, SLUICE_INVALID, RECORD,
+                                  "options.stream is being captured, and full parameters cannot be recorded there: load_weights would "
+                                  "wait for the graph that waits for it");
+}
+
 static sluice_status make(sluice_engine *engine, const char *const *names, size_t count, slc_recording *made, sluice_error *error)
 {
     const slc_session *session = engine->session;
@@ -106,7 +118,13 @@ static sluice_status make(sluice_engine *engine, const char *const *names, size_
         made->source[i] = session->shard[made->param[i]];
     if (status == SLUICE_OK)
         status = slc_names_digest(build->plan, made->param, count, made->names, error);
-    return status == SLUICE_OK ? build->ops->record(build->transport, made->param, count, &made->record, error) : status;
+    if (status == SLUICE_OK)
+        status = build->ops->captured(build->transport, &made->placed, error);
+    if (status == SLUICE_OK && made->placed)
+        status = check_place(engine, made, error);
+    if (status == SLUICE_OK)
+        status = build->ops->record(build->transport, made->param, count, &made->record, error);
+    return status == SLUICE_OK && made->placed ? build->ops->place(build->transport, error) : status;
 }
 
 static sluice_status record(sluice_engine *engine, const char *const *names, size_t count, sluice_recording *number, sluice_error *error)

@@ -221,6 +221,15 @@ static sluice_status replay(sluice_engine *engine, slc_record *record, slc_deadl
     return status;
 }
 
+static sluice_status launch_host(sluice_engine *engine, const slc_recording *recording, sluice_error *error)
+{
+    const sluice_callbacks *callbacks = &engine->options.callbacks;
+    sluice_error said = SLUICE_ERROR_INIT;
+    return callbacks->launch(callbacks->user, recording->number, &said) == SLUICE_OK
+               ? SLUICE_OK
+               : slc_callback_failed("update", "launch", &said, error);
+}
+
 /* The transport's batch is open on a trainer already: its sources had to be final before anybody agreed. */
 static sluice_status move_batch(sluice_engine *engine, const slc_recording *recording, slc_deadline deadline, sluice_error *error)
 {
@@ -231,8 +240,12 @@ static sluice_status move_batch(sluice_engine *engine, const slc_recording *reco
     sluice_status status = SLUICE_OK;
     if (pulls)
         status = begin_reload(engine, error);
+    if (status == SLUICE_OK && recording != NULL && recording->placed)
+        status = build->ops->gate(build->transport, error);
     if (status == SLUICE_OK && session->is_worker)
         status = build->ops->begin(build->transport, deadline, watch, error);
+    if (status == SLUICE_OK && recording != NULL && recording->placed)
+        status = launch_host(engine, recording, error);
     if (status != SLUICE_OK)
         return status;
     if (pulls)

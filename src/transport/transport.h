@@ -31,6 +31,12 @@ typedef struct slc_region {
     int fd; /* memfd */
 } slc_region;
 
+/* What one transport leaves for later ones of the same engine; released when the engine is destroyed. */
+typedef struct slc_keep {
+    void *what; /* NULL: nothing yet */
+    void (*release)(void *what);
+} slc_keep;
+
 typedef struct slc_transport_config {
     int32_t rank, trainers, workers;
     const slc_plan *plan;
@@ -42,6 +48,7 @@ typedef struct slc_transport_config {
     size_t nregions;
     const char *road;             /* NULL: the best that works; else the one asked for */
     void *stream;                 /* of the host, see sluice_options; NULL where it gave none */
+    slc_keep *keep;
     bool no_sm;                   /* GPUs: nothing by kernels, whose work is done by SMs */
     int32_t max_cta;              /* blocks that a communicator's kernels may take; 0: its own choice */
     slc_log log;
@@ -110,6 +117,15 @@ typedef struct slc_transport_ops {
      */
     sluice_status (*record)(slc_transport *transport, const uint32_t *param, size_t count, slc_record **record, sluice_error *error);
     void (*forget)(slc_transport *transport, slc_record *record);
+
+    /*
+     * Recording inside a capture of the host's stream. captured: whether it is being captured now. place: puts a place into the
+     * capture. gate: the batch under way, which all have agreed on, moves nothing before a graph comes to its place, and holds
+     * it there to the end; before a worker's begin.
+     */
+    sluice_status (*captured)(slc_transport *transport, bool *captured, sluice_error *error);
+    sluice_status (*place)(slc_transport *transport, sluice_error *error);
+    sluice_status (*gate)(slc_transport *transport, sluice_error *error);
 
     /*
      * Before a batch of these segments is agreed on: STATE where this rank could not move it as things are, because memory is

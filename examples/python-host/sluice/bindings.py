@@ -99,6 +99,7 @@ class sluice_callbacks(Structure):
     reload_begin: Any
     load_weights: Any
     reload_end: Any
+    launch: Any
     reserved: Any
     _fields_ = [
         ("size", c_uint32),
@@ -108,7 +109,8 @@ class sluice_callbacks(Structure):
         ("reload_begin", CFUNCTYPE(c_int, c_void_p, POINTER(sluice_error))),
         ("load_weights", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(sluice_error))),
         ("reload_end", CFUNCTYPE(c_int, c_void_p, POINTER(sluice_error))),
-        ("reserved", CFUNCTYPE(None) * 4),
+        ("launch", CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(sluice_error))),
+        ("reserved", CFUNCTYPE(None) * 3),
     ]
 
 

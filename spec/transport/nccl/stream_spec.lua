@@ -4,6 +4,8 @@ local ffi = require "ffi"
 local gpu = require "spec.support.gpu"
 local host = require "spec.support.host"
 local pair = require "spec.support.pair"
+local signal = require "posix.signal"
+local world = require "spec.support.world"
 
 local COUNT, LENGTH, NAMES = pair.COUNT, pair.LENGTH, pair.NAMES
 local init_info, fill, check, floats, update = pair.init_info, pair.fill, pair.check, pair.floats, pair.update
@@ -162,5 +164,207 @@ describe("a stream of the host's", function()
       local refused = host.refused(host.create, { rank = 0, stream = ffi.cast("void *", 1) })
       assert.same({ status = "invalid input", rank = -1,
          text = 'create: options.stream is a CUDA stream and wants options.transport "nccl"' }, refused)
+   end)
+end)
+
+describe("a recording in a capture of the host's", function()
+   -- The graph of a rank, with a place for `names` (nil: all) between `before` and `behind`, which queue work.
+   local function graph_with_place(self, before, behind, names)
+      self.queue:capture()
+      before()
+      local good, recording = pcall(self.record, self, names)
+      behind()
+      self.graph = self.queue:captured()
+      if not good then
+         error(recording, 0)
+      end
+      return recording
+   end
+
+   local function nothing()
+   end
+
+   local function launching(self)
+      self.launched = (self.launched or 0) + 1
+      self.queue:launch(self.graph)
+   end
+
+   it("is a place in a worker's graph: what comes before has the old weights, what comes behind has the new", function()
+      if not gpu.built() then
+         return
+      end
+      local results = run(function(self, rank, port)
+         self:init(init_info(port))
+         local wrong, before, behind = {}, {}, {}
+         local recording
+         if rank == 1 then
+            for i = 1, COUNT do
+               before[i], behind[i] = floats(self), floats(self)
+            end
+            recording = graph_with_place(self, function()
+               for i = 1, COUNT do
+                  self.queue:copy(before[i], self.w[i], LENGTH * 4)
+               end
+            end, function()
+               for i = 1, COUNT do
+                  self.queue:copy(behind[i], self.w[i], LENGTH * 4)
+               end
+            end)
+         else
+            recording = self:record()
+         end
+         for turn = 1, 4 do
+            pair.fill_all(self, turn)
+            if rank == 1 then
+               self.queue:busy()
+            end
+            pair.replay(self, recording, turn)
+            if rank == 1 then
+               self.queue:wait()
+            end
+            for i = 1, rank * COUNT do
+               check(wrong, "behind", behind[i], turn, i)
+               if turn > 1 then
+                  check(wrong, "before", before[i], turn - 1, i)
+               end
+            end
+         end
+         if rank == 1 then -- by itself it passes
+            self.queue:launch(self.graph)
+            self.queue:wait()
+            check(wrong, "outside of a replay, before", before[1], 4, 1)
+            self:shutdown()
+            self.queue:launch(self.graph)
+            self.queue:wait()
+         end
+         return { wrong = wrong, launched = self.launched }
+      end, { worker = true, launch = launching })
+      assert.same({ wrong = {} }, results[0])
+      assert.same({ wrong = {}, launched = 4 }, results[1])
+   end)
+
+   it("is a place in a trainer's graph: what comes before makes the sources, what comes behind may change them", function()
+      if not gpu.built() then
+         return
+      end
+      local results = run(function(self, rank, port)
+         self:init(init_info(port))
+         local wrong, made = {}, {}
+         local recording
+         if rank == 0 then
+            local other = floats(self)
+            fill(other, 77, 7)
+            recording = graph_with_place(self, function()
+               for i = 1, COUNT do
+                  made[i] = floats(self)
+                  self.queue:copy(self.w[i], made[i], LENGTH * 4)
+               end
+            end, function()
+               for i = 1, COUNT do
+                  self.queue:copy(self.w[i], other, LENGTH * 4)
+               end
+            end)
+         else
+            recording = self:record()
+         end
+         for turn = 1, 4 do
+            if rank == 0 then
+               self.queue:wait()
+               self.queue:busy()
+            end
+            for i = 1, #made do
+               fill(made[i], turn, i)
+            end
+            pair.replay(self, recording, turn)
+            pair.check_all(wrong, self, turn)
+         end
+         return { wrong = wrong, launched = self.launched }
+      end, { trainer = true, launch = launching })
+      assert.same({ wrong = {}, launched = 4 }, results[0])
+      assert.same({ wrong = {} }, results[1])
+   end)
+
+   it("launches nothing for a batch that is refused, and lets the graph go on where an update fails", function()
+      if not gpu.built() then
+         return
+      end
+      local results = run(function(self, rank, port)
+         self:init(init_info(port))
+         local part = rank == 1 and graph_with_place(self, nothing, nothing) or self:record({ "w1" })
+         self:start()
+         local refused = host.refused(self.replay, self, part)
+         local launched = self.launched or 0
+         if rank == 0 then
+            world.sleep(0.5)
+            self:abort()
+            return { refused = refused.status }
+         end
+         local failed = host.refused(self.replay, self, part)
+         self.queue:launch(self.graph)
+         self.queue:wait()
+         return { refused = refused.status, launched = launched, failed = failed.status, state = self:state() }
+      end, { worker = true, launch = launching })
+      assert.same({ refused = "ranks disagree" }, results[0])
+      assert.same({ refused = "ranks disagree", launched = 0, failed = "cancelled", state = "failed" }, results[1])
+   end)
+
+   it("lets the graph go on when another rank is gone in the middle, and fails with the host's own error", function()
+      if not gpu.built() then
+         return
+      end
+      for _, way in ipairs({ "killed", "launch fails" }) do
+         local results = run(function(self, rank, port)
+            self:init(init_info(port))
+            local recording = rank == 1 and graph_with_place(self, nothing, nothing) or self:record()
+            if rank == 0 and way == "killed" then
+               self.queue:stick()
+            end
+            self:start()
+            local refused = host.refused(self.replay, self, recording)
+            self.queue:wait()
+            return { status = refused.status, text = refused.text:match("launch failed: .*$"), state = self:state() }
+         end, { trainer = way == "killed", worker = true, started = function(children)
+            if way == "killed" then
+               world.sleep(1)
+               signal.kill(children[0].pid, 9)
+            end
+         end, launch = function(self, _, err)
+            if way == "killed" then
+               return launching(self)
+            end
+            err.text = "no graph today"
+            return 1
+         end })
+         if way == "killed" then
+            assert.same({ signal = 9 }, results[0])
+            assert.same({ status = "another rank failed or was lost", state = "failed" }, results[1])
+         else
+            assert.same({ status = "another rank failed or was lost", state = "failed", text = "launch failed: no graph today" }, results[0])
+            assert.same({ status = "a callback of the host failed", state = "failed", text = "launch failed: no graph today" }, results[1])
+         end
+      end
+   end)
+
+   it("is refused without callbacks.launch, and with full parameters", function()
+      if not gpu.built() then
+         return
+      end
+      local function load(_, next_tensor)
+         while next_tensor() do end -- luacheck: ignore
+         return 0
+      end
+      local cases = { { nil, nil, "a recording made there wants callbacks.launch" },
+         { load, launching, "full parameters cannot be recorded there: load_weights would wait for the graph that waits for it" } }
+      for _, case in ipairs(cases) do
+         local results = run(function(self, rank, port)
+            self:init(init_info(port))
+            local refused = rank == 1 and host.refused(graph_with_place, self, nothing, nothing) or nil
+            pair.update(self, 1) -- and changes nothing
+            return { refused = refused }
+         end, { worker = true, load_weights = case[1], launch = case[2] })
+         assert.same({}, results[0])
+         assert.same({ status = "invalid input", rank = -1, text = "record: options.stream is being captured, and " .. case[3] },
+            results[1].refused)
+      end
    end)
 end)

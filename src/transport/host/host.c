@@ -246,6 +246,21 @@ static sluice_status host_record(slc_transport *transport, const uint32_t *param
     return SLUICE_OK;
 }
 
+/* There is no stream of the host's. */
+static sluice_status host_captured(slc_transport *transport, bool *captured, sluice_error *error)
+{
+    (void)transport;
+    (void)error;
+    *captured = false;
+    return SLUICE_OK;
+}
+
+static sluice_status host_gate(slc_transport *transport, sluice_error *error)
+{
+    (void)transport;
+    return slc_fail(error, SLUICE_INTERNAL, SLC_UPDATE, "the host transport has no stream");
+}
+
 static void host_forget(slc_transport *transport, slc_record *record)
 {
     (void)transport;
@@ -409,6 +424,9 @@ const slc_transport_ops slc_host_transport = {
     .road = host_road,
     .record = host_record,
     .forget = host_forget,
+    .captured = host_captured,
+    .place = host_gate,
+    .gate = host_gate,
     .ready = host_ready,
     .begin = host_begin,
     .given_back = host_given_back,

@@ -49,14 +49,23 @@ void slc_caller_close(slc_caller *caller)
     *caller = (slc_caller){ 0 };
 }
 
-sluice_status slc_caller_check(const slc_caller *caller, const char *stage, sluice_error *error)
+sluice_status slc_caller_captured(const slc_caller *caller, const char *stage, bool *captured, sluice_error *error)
 {
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    *captured = false;
     if (caller->stream == NULL)
         return SLUICE_OK;
     sluice_status status =
         slc_cuda_check(caller->cuda, caller->cuda->StreamIsCapturing(caller->stream, &state), stage, "options.stream", error);
-    if (status == SLUICE_OK && state != CU_STREAM_CAPTURE_STATUS_NONE)
+    *captured = status == SLUICE_OK && state != CU_STREAM_CAPTURE_STATUS_NONE;
+    return status;
+}
+
+sluice_status slc_caller_check(const slc_caller *caller, const char *stage, sluice_error *error)
+{
+    bool captured;
+    sluice_status status = slc_caller_captured(caller, stage, &captured, error);
+    if (captured)
         status = slc_fail(error, SLUICE_STATE, stage, "options.stream is being captured: end its capture before an update");
     return status;
 }
@@ -70,7 +79,16 @@ sluice_status slc_caller_begin(slc_caller *caller, sluice_error *error)
 
 CUresult slc_caller_follow(const slc_caller *caller, CUstream stream)
 {
+    if (caller->gate != NULL)
+        return slc_gate_follow(caller->gate, stream);
     return caller->stream == NULL ? CUDA_SUCCESS : caller->cuda->StreamWaitEvent(stream, caller->came, 0);
+}
+
+CUresult slc_caller_end(slc_caller *caller)
+{
+    CUresult result = caller->gate == NULL ? CUDA_SUCCESS : slc_gate_open(caller->gate);
+    caller->gate = NULL;
+    return result;
 }
 
 void slc_caller_gave(slc_caller *caller, size_t slot)

@@ -1,12 +1,13 @@
 /*
  * caller.h: the stream that the host gave, if any, and what is ordered with it. Nothing is ever queued there but events:
  * streams of the transport wait for what the host queued before a batch, and a staging slot is filled again only behind what
- * the host queued there until it gave the slot back. Without a stream each of these calls does nothing.
+ * the host queued there until it gave the slot back. A batch of a recording that was made inside a capture waits for the
+ * host's graph instead. Without a stream each of these calls does nothing.
  */
 #ifndef SLC_TRANSPORT_NCCL_CALLER_H
 #define SLC_TRANSPORT_NCCL_CALLER_H
 
-#include "transport/nccl/device.h"
+#include "transport/nccl/gate.h"
 #include "transport/wait.h"
 
 typedef struct slc_caller {
@@ -16,6 +17,7 @@ typedef struct slc_caller {
     CUevent *read;        /* one a staging slot: behind all that reads it */
     size_t nslots;
     CUresult failed;      /* of the first mark that could not be made */
+    slc_gate *gate;       /* of the batch under way, which began in a graph of the host's; else NULL */
 } slc_caller;
 
 /* INVALID where the stream is not one of this device's primary context. The device is entered, here and below. */
@@ -23,12 +25,17 @@ sluice_status slc_caller_open(const slc_device *device, void *stream, slc_caller
 sluice_status slc_caller_slots(slc_caller *caller, size_t count, sluice_error *error); /* at most once */
 void slc_caller_close(slc_caller *caller); /* a zeroed one is allowed */
 
+/* Whether the stream is being captured now. */
+sluice_status slc_caller_captured(const slc_caller *caller, const char *stage, bool *captured, sluice_error *error);
 /* STATE while the stream is captured: what is queued there then runs later, or never. */
 sluice_status slc_caller_check(const slc_caller *caller, const char *stage, sluice_error *error);
 
 /* A batch begins: what has been queued on the host's stream so far comes before what `stream` does from `follow` on. */
 sluice_status slc_caller_begin(slc_caller *caller, sluice_error *error);
 CUresult slc_caller_follow(const slc_caller *caller, CUstream stream);
+
+/* The batch is over, or will never be: the host's graph goes on. */
+CUresult slc_caller_end(slc_caller *caller);
 
 /* The host gave a slot back; the next use of it waits, and says where that could not be marked. `rank` is this one. */
 void slc_caller_gave(slc_caller *caller, size_t slot);

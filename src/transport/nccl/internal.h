@@ -21,6 +21,7 @@
  *     comm.c    NCCL, and a communicator
  *     wire.c    a batch over the wire: parts of copies
  *     turns.c   how they are packed, sent, received and unpacked
+ *     gate.c    a place for an update in a graph of the host's
  *     record.c  batches that come again and again, made ready once
  *     link.c    a batch over the link: copies in the order asked, and the words that order them
  */
@@ -205,6 +206,9 @@ struct slc_record {
 };
 
 /* record.c: parts of the transport's table. */
+sluice_status slc_nccl_captured(slc_transport *transport, bool *captured, sluice_error *error);
+sluice_status slc_nccl_place(slc_transport *transport, sluice_error *error);
+sluice_status slc_nccl_gate(slc_transport *transport, sluice_error *error);
 sluice_status slc_nccl_record(slc_transport *transport, const uint32_t *param, size_t count, slc_record **record, sluice_error *error);
 void slc_nccl_forget(slc_transport *transport, slc_record *record);
 /* What is gathered for a worker goes into the record that is being made. */

@@ -438,6 +438,9 @@ static sluice_status nccl_end(slc_transport *transport, slc_deadline deadline, s
     status = slc_wire_end(transport, &wait, error);
     if (status == SLUICE_OK)
         status = slc_link_end(transport, &wait, error);
+    if (status == SLUICE_OK)
+        status = slc_nccl_check(transport, slc_caller_end(&transport->caller), SLC_UPDATE, "opening the gate in a graph of the host's",
+                                error);
     slc_device_leave(&transport->device);
     return status;
 }
@@ -449,6 +452,7 @@ static void nccl_abort(slc_transport *transport)
         return;
     transport->aborted = true;
     slc_link_abort(transport);
+    (void)slc_caller_end(&transport->caller);
     slc_wire_abort(transport);
     slc_device_leave(&transport->device);
 }
@@ -464,6 +468,9 @@ const slc_transport_ops slc_nccl_transport = {
     .road = slc_road_name,
     .record = slc_nccl_record,
     .forget = slc_nccl_forget,
+    .captured = slc_nccl_captured,
+    .place = slc_nccl_place,
+    .gate = slc_nccl_gate,
     .ready = nccl_ready,
     .ways = nccl_ways,
     .begin = nccl_begin,

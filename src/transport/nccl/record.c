@@ -48,6 +48,56 @@ sluice_status slc_live_check(const slc_transport *transport, const uint32_t *par
     return SLUICE_OK;
 }
 
+/* ---- in a graph of the host's ---- */
+
+sluice_status slc_nccl_captured(slc_transport *transport, bool *captured, sluice_error *error)
+{
+    sluice_status status = slc_device_enter(&transport->device, RECORD, error);
+    *captured = false;
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_caller_captured(&transport->caller, RECORD, captured, error);
+    slc_device_leave(&transport->device);
+    return status;
+}
+
+/* What this thread does here is none of the host's capture, whose mode would forbid it. */
+static CUstreamCaptureMode exchange_mode(const slc_transport *transport, CUstreamCaptureMode mode)
+{
+    (void)transport->cuda.ThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
+sluice_status slc_nccl_place(slc_transport *transport, sluice_error *error)
+{
+    slc_gate *gate;
+    sluice_status status = slc_device_enter(&transport->device, RECORD, error);
+    if (status != SLUICE_OK)
+        return status;
+    CUstreamCaptureMode mode = exchange_mode(transport, CU_STREAM_CAPTURE_MODE_RELAXED);
+    status = slc_gate_of(transport->config.keep, &transport->device, &gate, error);
+    (void)exchange_mode(transport, mode);
+    if (status == SLUICE_OK)
+        status = slc_gate_place(gate, transport->caller.stream, error);
+    slc_device_leave(&transport->device);
+    return status;
+}
+
+sluice_status slc_nccl_gate(slc_transport *transport, sluice_error *error)
+{
+    slc_gate *gate;
+    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
+    if (status != SLUICE_OK)
+        return status;
+    status = slc_gate_of(transport->config.keep, &transport->device, &gate, error);
+    if (status == SLUICE_OK)
+        status = slc_gate_close(gate, error);
+    if (status == SLUICE_OK)
+        transport->caller.gate = gate;
+    slc_device_leave(&transport->device);
+    return status;
+}
+
 /* ---- the trainer ---- */
 
 static void clear(const slc_transport *transport, slc_record *record)
@@ -151,10 +201,12 @@ sluice_status slc_nccl_record(slc_transport *transport, const uint32_t *param, s
     *made = (slc_record){ .param = list, .count = count, .to = to };
     for (size_t i = 0; i < count; i++)
         list[i] = param[i];
+    CUstreamCaptureMode mode = exchange_mode(transport, CU_STREAM_CAPTURE_MODE_RELAXED);
     status = gather(transport, param, count, made, error);
     for (size_t i = 0; i < made->nto && status == SLUICE_OK && transport->cuda.MemcpyBatchAsync == NULL; i++)
         if (made->to[i].count > 0)
             status = make_graph(transport, &made->to[i], error);
+    (void)exchange_mode(transport, mode);
     if (status != SLUICE_OK) {
         clear(transport, made);
     } else {
