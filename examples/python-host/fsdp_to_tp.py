@@ -11,7 +11,6 @@ every byte of them with what its own loader makes of the trainer's full_tensor()
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import socket
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from models import Config, ServedModel, Tp, TrainedModel
-from sluice import Mesh
+from sluice import Mesh, names
 from sluice.torch import Engine, WeightSource
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -105,10 +104,9 @@ def serve(rank: int, folder: Path, steps: int, rules: str, told: SimpleQueue[str
         engine.register_module(model)
         info = told.get()
         engine.init(info)
-        names = tuple(param["name"] for param in json.loads(info)["params"])
         for step in range(1, steps + 1):
             with engine.updating(f"step-{step}"):
-                engine.update(names)
+                engine.update(names(info))
             full, answer = torch.load(folder / f"step-{step}.pt")
             expected = ServedModel(CONFIG, tp)
             expected.load_weights(full.items())

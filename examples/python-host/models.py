@@ -238,7 +238,7 @@ class ServedModel(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Puts whole checkpoint tensors where this rank wants them."""
         parts = {part: (fused, at) for fused, names in self.packed_modules_mapping.items() for at, part in enumerate(names)}
-        params = dict(self.named_parameters())
+        params = dict(self.named_parameters(remove_duplicate=False))
         for name, loaded in weights:
             path = name.split(".")
             fused, part = parts.get(path[-2], (path[-2], 0))

@@ -107,6 +107,11 @@ def init_info(
     )
 
 
+def names(info: str | bytes) -> tuple[str, ...]:
+    """The parameters that an init info announces, in its order."""
+    return tuple(param["name"] for param in json.loads(info)["params"])
+
+
 def seal(text: str) -> str:
     """An init info, of either schema, with its source_digest filled in."""
     data = text.encode()

@@ -34,12 +34,13 @@ class World:
         self.names: list[str] = []
         self.info = ""
 
-    def announce(self, **tensors: Memory) -> None:
+    def announce(self, **tensors: Any) -> None:
         mesh = Mesh(("fsdp", 1))
         self.names = list(tensors)
-        for name, memory in tensors.items():
-            self.trainer.register_source(name, memory)
-        params = [Param(name, memory.dtype, memory.shape, mesh) for name, memory in tensors.items()]
+        for name, tensor in tensors.items():
+            self.trainer.register_source(name, tensor)
+        dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()]
+        params = [Param(name, dtype, tuple(tensor.shape), mesh) for (name, tensor), dtype in zip(tensors.items(), dtypes)]
         self.info = init_info(params, Mesh(("tp", 1)), "127.0.0.1", self.port)
 
     def both(self, trainer: Callable[[Plain], object], worker: Callable[[Plain], object] | None = None) -> list[Any]:

@@ -138,4 +138,4 @@ def place(axes: Iterable[Axis], holders: Sequence[int], trainers: int) -> tuple[
     rest(outer, 1)
     if count != len(holders):
         raise ValueError(f"trainer ranks {list(holders)} hold it, which are no coordinate of a mesh")
-    return Mesh(*found), tuple(pins)
+    return Mesh(*(found or [("others0", 1)])), tuple(pins)
