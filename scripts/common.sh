@@ -22,6 +22,15 @@ print_help()
    awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "${BASH_SOURCE[1]}"
 }
 
+# marked_commands FILE: the lines of its blocks that follow a line "<!-- command -->".
+marked_commands()
+{
+   awk '
+      /^<!-- command -->$/ { marked = 1; next }
+      marked && /^```/ { if (inside) { inside = marked = 0 } else inside = 1; next }
+      inside' "$1"
+}
+
 want()
 {
    command -v "$1" >/dev/null 2>&1 || die "$1 is not installed; run scripts/setup"

@@ -1,0 +1,147 @@
+/* forward.c: see forward.h. Row-major matrices, a row a token. */
+#include "forward.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+/* y = x W^T, W [rows, columns]. */
+static void multiply(const float *x, const float *weight, int count, int rows, int columns, float *y)
+{
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, count, rows, columns, 1, x, columns, weight, columns, 0, y, rows);
+}
+
+static void add_bias(float *y, const float *bias, int count, int width)
+{
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < width; j++)
+            y[i * width + j] += bias[j];
+}
+
+static void normalise(float *x, const float *weight, const float *bias, int count, int width, float epsilon)
+{
+    for (int i = 0; i < count; i++) {
+        float *row = x + i * width;
+        double mean = 0, square = 0;
+        for (int j = 0; j < width; j++)
+            mean += (double)row[j];
+        mean /= width;
+        for (int j = 0; j < width; j++)
+            square += ((double)row[j] - mean) * ((double)row[j] - mean);
+        double scale = 1 / sqrt(square / width + (double)epsilon);
+        for (int j = 0; j < width; j++)
+            row[j] = (float)(((double)row[j] - mean) * scale) * weight[j] + bias[j];
+    }
+}
+
+/* One head of `size`: columns [at, at + size) of query, key and value, which lie `width` apart in rows of 3 * width. */
+static void attend(const float *qkv, int count, int width, int at, int size, float *context)
+{
+    const float scale = 1 / sqrtf((float)size);
+    float score[MOST_TOKENS];
+    for (int i = 0; i < count; i++) {
+        const float *query = qkv + i * 3 * width + at;
+        float most = -INFINITY, sum = 0;
+        for (int j = 0; j < count; j++) {
+            const float *key = qkv + j * 3 * width + width + at;
+            float dot = 0;
+            for (int d = 0; d < size; d++)
+                dot += query[d] * key[d];
+            score[j] = dot * scale;
+            most = score[j] > most ? score[j] : most;
+        }
+        for (int j = 0; j < count; j++) {
+            score[j] = expf(score[j] - most);
+            sum += score[j];
+        }
+        float *out = context + i * width + at;
+        memset(out, 0, (size_t)size * sizeof *out);
+        for (int j = 0; j < count; j++) {
+            const float *value = qkv + j * 3 * width + 2 * width + at;
+            for (int d = 0; d < size; d++)
+                out[d] += score[j] / sum * value[d];
+        }
+    }
+}
+
+static void gelu(float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] = 0.5f * x[i] * (1 + erff(x[i] * 0.70710678f));
+}
+
+/* A table's row, where this rank holds it: what other ranks hold, they add. */
+static void add_row(const model *m, const float *table, int rows, int index, float *to)
+{
+    int share = table_share(rows, m->tp), local = index - m->rank * share;
+    if (local < 0 || local >= share)
+        return;
+    for (int j = 0; j < m->config.hidden; j++)
+        to[j] += table[local * m->config.hidden + j];
+}
+
+static void embed(const model *m, const int32_t *ids, int count, float *x)
+{
+    const config *c = &m->config;
+    memset(x, 0, (size_t)count * (size_t)c->hidden * sizeof *x);
+    for (int i = 0; i < count; i++) {
+        add_row(m, m->words, c->vocabulary, ids[i], x + i * c->hidden);
+        add_row(m, m->positions, c->positions, i, x + i * c->hidden);
+        add_row(m, m->types, c->types, 0, x + i * c->hidden);
+    }
+}
+
+/* x = norm(x + sum over ranks + bias) */
+static void join(const model *m, group *g, unsigned turn, const float *bias, const float *norm, const float *norm_bias, int count,
+                 float *x)
+{
+    static float sum[MOST_TOKENS * MOST_HIDDEN];
+    const int hidden = m->config.hidden;
+    group_sum(g, turn, sum, (size_t)count * (size_t)hidden);
+    for (int i = 0; i < count * hidden; i++)
+        x[i] += sum[i] + bias[i % hidden];
+    normalise(x, norm, norm_bias, count, hidden, m->config.norm_epsilon);
+}
+
+static void pool(const float *x, int count, int hidden, float *embedding)
+{
+    double length = 0;
+    for (int j = 0; j < hidden; j++) {
+        double sum = 0;
+        for (int i = 0; i < count; i++)
+            sum += (double)x[i * hidden + j];
+        embedding[j] = (float)(sum / count);
+        length += (double)embedding[j] * (double)embedding[j];
+    }
+    length = sqrt(length);
+    for (int j = 0; j < hidden && length > 0; j++)
+        embedding[j] = (float)((double)embedding[j] / length);
+}
+
+void forward(const model *m, group *g, const int32_t *ids, int count, float *embedding)
+{
+    /* One thread of a rank computes. */
+    static float x[MOST_TOKENS * MOST_HIDDEN], qkv[3 * MOST_TOKENS * MOST_HIDDEN], wide[4 * MOST_TOKENS * MOST_HIDDEN];
+    static unsigned turn;
+    const config *c = &m->config;
+    const int hidden = c->hidden, width = hidden / m->tp, head = hidden / c->heads, inner = c->intermediate / m->tp;
+
+    embed(m, ids, count, group_partial(g, m->rank, ++turn));
+    group_sum(g, turn, x, (size_t)count * (size_t)hidden);
+    normalise(x, m->norm, m->norm_bias, count, hidden, c->norm_epsilon);
+    for (int i = 0; i < c->layers; i++) {
+        const layer *l = &m->layer[i];
+        multiply(x, l->qkv, count, 3 * width, hidden, qkv);
+        add_bias(qkv, l->qkv_bias, count, 3 * width);
+        for (int at = 0; at < width; at += head)
+            attend(qkv, count, width, at, head, wide);
+        multiply(wide, l->out, count, hidden, width, group_partial(g, m->rank, ++turn));
+        join(m, g, turn, l->out_bias, l->norm1, l->norm1_bias, count, x);
+        multiply(x, l->up, count, inner, hidden, wide);
+        add_bias(wide, l->up_bias, count, inner);
+        gelu(wide, (size_t)count * (size_t)inner);
+        multiply(wide, l->down, count, hidden, inner, group_partial(g, m->rank, ++turn));
+        join(m, g, turn, l->down_bias, l->norm2, l->norm2_bias, count, x);
+    }
+    pool(x, count, hidden, embedding);
+}
