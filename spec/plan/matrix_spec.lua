@@ -272,4 +272,19 @@ describe("the functional matrix on the planner", function()
          assert.is_true(count > 0 or world % 2 + world % 3 > 1) -- a prime number of ranks has no shares of one to one or two to one
       end)
    end
+
+   it("holds for a tensor of more elements than 32 bits count, on the last of 128 workers", function()
+      local case = matrix.cases(256)["128:128"][1]
+      local plan, held = plan_of { case }, rectangles(case)
+      local set = build.live_set { { name = case.name, dtype = case.dtype, shape = held[255].extent } }
+      local streams = check_worker(case, held, 255, plan:compile(255, set).segment[0])
+      local bytes = 0
+      for _, stream in pairs(streams) do
+         for i = 2, #stream, 2 do
+            bytes = bytes + stream[i] * case.item
+         end
+      end
+      assert.equal(held[255].volume * case.item, bytes)
+      assert.is_true(number(held[255], held[255].volume - 1) > 2 ^ 31)
+   end)
 end)
