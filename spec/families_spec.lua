@@ -41,6 +41,59 @@ describe("scripts/families", function()
    end
 end)
 
+-- Whoever adds a family adds it everywhere that a reader looks.
+describe("the families that are described", function()
+   local function sorted(set)
+      local names = {}
+      for name in pairs(set) do
+         names[#names + 1] = name
+      end
+      table.sort(names)
+      return table.concat(names, " ")
+   end
+
+   -- The words between two texts of a file, those in backticks where `quoted`.
+   local function listed(path, from, to, quoted)
+      local file = assert(io.open(path))
+      local text = file:read("*a")
+      file:close()
+      local first, last = select(2, text:find(from, 1, true)), text:find(to, 1, true)
+      local names = {}
+      for name in text:sub(first + 1, last - 1):gmatch(quoted and "`([%w_]+)`" or "[%w_]+") do
+         names[name] = name ~= "or" or nil
+      end
+      return names
+   end
+
+   local described = sorted(require("sluice.models").families)
+
+   it("are those of README.md, lua/README.md and examples/deployments/README.md", function()
+      assert.equal(described, sorted(listed("README.md", "Families that ship with Sluice are ", "; a file of your own can", true)))
+      assert.equal(described, sorted(listed("lua/README.md", '(`rules = "llama"`): ', ". What families share", true)))
+      assert.equal(described, sorted(listed("examples/deployments/README.md", "| `model.family` | ", "; needed where neither")))
+   end)
+
+   it("have a rule file each, beside those that several share", function()
+      local files = listed("lua/README.md", "What families share stands in ", ". Without rules, the", true)
+      for name in pairs(require("sluice.models").families) do
+         files[name] = true
+      end
+      local there = {}
+      for _, path in ipairs(require("posix.glob").glob("lua/sluice/rules/*.lua")) do
+         there[path:match("([%w_]+)%.lua$")] = true
+      end
+      assert.equal(sorted(there), sorted(files))
+   end)
+
+   it("are all run by scripts/families", function()
+      local run = {}
+      for _, case in ipairs(families.cases) do
+         run[case.family] = true
+      end
+      assert.equal(described, sorted(run))
+   end)
+end)
+
 describe("the slow loader", function()
    local folder
 

@@ -14,9 +14,9 @@
 #include "base/error.h"
 #include "control/agree.h"
 #include "control/word.h"
+#include "driver.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,16 +47,6 @@ static int listen_on_loopback(uint16_t *port)
     CHECK(getsockname(fd, (struct sockaddr *)&address, &length) == 0);
     *port = ntohs(address.sin_port);
     return fd;
-}
-
-static int descriptors(void)
-{
-    int count = 0;
-    DIR *open_ones = opendir("/proc/self/fd");
-    while (open_ones != NULL && readdir(open_ones) != NULL)
-        count++;
-    closedir(open_ones);
-    return count;
 }
 
 static void heed(const sluice_error *error, sluice_status status)

@@ -15,9 +15,9 @@
  */
 #include "base/error.h"
 #include "base/memory.h"
+#include "driver.h"
 #include "sluice.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -306,16 +306,6 @@ static int cancels(long count)
     return 0;
 }
 
-static long descriptors(void)
-{
-    long count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (folder != NULL && readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
-}
-
 static long resident_pages(void)
 {
     long size = 0, resident = 0;
@@ -338,7 +328,7 @@ static int cycles(long count)
             return 1;
         }
         if (i + 1 == (count + 9) / 10 || i + 1 == count)
-            printf("%ld lives: %ld descriptors, %ld pages\n", i + 1, descriptors(), resident_pages());
+            printf("%ld lives: %d descriptors, %ld pages\n", i + 1, descriptors(), resident_pages());
     }
     return 0;
 }
@@ -448,7 +438,7 @@ static int reloads(long count, const char *rules)
         if (good && !succeeded)
             good = (snprintf(why, sizeof why, "%s", pair[0].error.text), false);
         if (good && (i + 1 == (count + 9) / 10 || i + 1 == count))
-            printf("%ld reloads: %ld descriptors, %ld pages\n", i + 1, descriptors(), resident_pages());
+            printf("%ld reloads: %d descriptors, %ld pages\n", i + 1, descriptors(), resident_pages());
     }
     closed(pair);
     if (!good)

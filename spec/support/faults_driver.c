@@ -9,6 +9,7 @@
  * With FAULTS_LOG in the environment every rank's log goes to standard error. Exit status 0 unless it was called wrongly.
  */
 #include "faults.h"
+#include "driver.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -227,19 +228,11 @@ static void end_all(void)
 
 /* ---- what is printed ---- */
 
-static void print_text(const char *name, const char *text, size_t length)
+static void print_named(const char *name, const char *text, size_t length)
 {
-    printf("\"%s\":\"", name);
-    for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c == '"' || c == '\\')
-            printf("\\%c", c);
-        else if (c < 32 || c > 126)
-            printf("\\u%04x", c);
-        else
-            putchar(c);
-    }
-    printf("\",");
+    printf("\"%s\":", name);
+    print_text(text, length);
+    putchar(',');
 }
 
 static void print_seat(int index)
@@ -251,11 +244,11 @@ static void print_seat(int index)
            index == RANKS ? shared->plan.victim : index, index == RANKS ? "true" : "false",
            atomic_load(&((case_seat *)seat)->settled) ? "true" : "false", atomic_load(&((case_seat *)seat)->finished) ? "true" : "false",
            child->had_to_be_killed ? "true" : "false");
-    print_text("call", seat->call, strlen(seat->call));
-    print_text("status", sluice_status_text((sluice_status)seat->status), strlen(sluice_status_text((sluice_status)seat->status)));
-    print_text("state", sluice_state_text((sluice_state)seat->state), strlen(sluice_state_text((sluice_state)seat->state)));
-    print_text("text", seat->text, strlen(seat->text));
-    print_text("again", seat->again, strlen(seat->again));
+    print_named("call", seat->call, strlen(seat->call));
+    print_named("status", sluice_status_text((sluice_status)seat->status), strlen(sluice_status_text((sluice_status)seat->status)));
+    print_named("state", sluice_state_text((sluice_state)seat->state), strlen(sluice_state_text((sluice_state)seat->state)));
+    print_named("text", seat->text, strlen(seat->text));
+    print_named("again", seat->again, strlen(seat->again));
     printf("\"named\":%d,\"after_s\":%.3f,\"lists\":%s,\"descriptors\":[%d,%d,%d],\"threads\":[%d,%d,%d],\"exit\":%d,\"signal\":%d}", seat->named,
            seat->at > 0 && shared->fault_at > 0 ? seat->at - shared->fault_at : 0, seat->lists ? "true" : "false", seat->descriptors[0],
            seat->descriptors[1], seat->descriptors[2], seat->threads[0], seat->threads[1], seat->threads[2],
@@ -278,8 +271,8 @@ static void print_case(void)
     fcntl(report[0], F_SETFL, O_NONBLOCK);
     ssize_t length = read(report[0], said, sizeof said);
     printf("{");
-    print_text("unavailable", shared->unavailable, strlen(shared->unavailable));
-    print_text("reports", said, length > 0 ? (size_t)length : 0);
+    print_named("unavailable", shared->unavailable, strlen(shared->unavailable));
+    print_named("reports", said, length > 0 ? (size_t)length : 0);
     printf("\"injured\":%s,\"shared_memory\":%d,\"link\":%s,\"ranks\":[", injured() ? "true" : "false",
            shared_memory_is_ours ? shared_memory_left() : -1, link_stays ? "true" : "false");
     for (int i = 0; i <= RANKS; i++)

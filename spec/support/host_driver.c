@@ -16,6 +16,7 @@
  */
 #include "base/error.h"
 #include "base/memory.h"
+#include "driver.h"
 #include "host_scene.h"
 #include "transport/host/card.h"
 #include "transport/host/host.h"
@@ -296,17 +297,6 @@ static sluice_status run_batch(rank *r, int batch, sluice_error *error)
     return status;
 }
 
-static int count_descriptors(void)
-{
-    DIR *directory = opendir("/proc/self/fd");
-    int count = 0;
-    while (directory != NULL && readdir(directory) != NULL)
-        count++;
-    if (directory != NULL)
-        closedir(directory);
-    return count;
-}
-
 static void report(rank *r, sluice_status status, const sluice_error *error, const char *roads)
 {
     message m = { .kind = READY, .rank = r->number, .status = status };
@@ -335,7 +325,7 @@ static int run_rank(rank *r)
         forbid_reading();
     r->plan = make_plan(r->scene);
     r->program = make_program(r->scene, r->number);
-    int before = count_descriptors();
+    int before = descriptors();
     if (r->options->failing_rank == r->number)
         slc_fail_allocation((uint64_t)r->options->failing_allocation, false);
     for (int cycle = 0; status == SLUICE_OK && cycle < r->options->cycles; cycle++) {
@@ -356,8 +346,8 @@ static int run_rank(rank *r)
         r->transport = NULL;
     }
     slc_fail_allocation(0, false);
-    if (count_descriptors() != before)
-        status = slc_fail(&error, SLUICE_INTERNAL, "driver", "%d descriptors before, %d after", before, count_descriptors());
+    if (descriptors() != before)
+        status = slc_fail(&error, SLUICE_INTERNAL, "driver", "%d descriptors before, %d after", before, descriptors());
     if (status == SLUICE_OK && r->wrong > 0)
         status = slc_fail(&error, SLUICE_INTERNAL, "driver", "%" PRId64 " elements or bytes are wrong", r->wrong);
     report(r, status, &error, roads);
@@ -373,17 +363,6 @@ typedef struct child {
     sluice_status status;
     message last;
 } child;
-
-static void print_text(const char *text)
-{
-    putchar('"');
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            putchar('\\');
-        putchar((unsigned char)*text < ' ' ? ' ' : *text);
-    }
-    putchar('"');
-}
 
 static void tell(child *c, const message *m)
 {
@@ -532,9 +511,9 @@ static int check(const char *name, const char *road, const options *o)
            (int)s.workers);
     for (int i = 0; i < n; i++) {
         printf("%s{\"status\": ", i == 0 ? "" : ", ");
-        print_text(sluice_status_text(c[i].status));
+        print_text(sluice_status_text(c[i].status), strlen(sluice_status_text(c[i].status)));
         printf(", \"text\": ");
-        print_text(c[i].last.text);
+        print_text(c[i].last.text, strlen(c[i].last.text));
         printf("}");
     }
     printf("]}\n");
