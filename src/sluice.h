@@ -464,6 +464,7 @@ SLUICE_API sluice_status sluice_forget_recording(sluice_engine *engine, sluice_r
  * Other streams of the host's are its own to order with that one. Without a stream, sources and live tensors must be at rest
  * when a batch is called, and load_weights must have read a tensor when it releases it. While the stream is being captured a
  * batch is refused on that rank (STATE), the others' call with it, and nothing changes; see sluice_record, In a capture.
+ * A capture that another thread makes meanwhile should not be in CUDA's global mode, which forbids some of what a call does.
  * The engine queues nothing there but events, and its own streams do not wait for the legacy default stream. It never
  * synchronises the device, and an update allocates no memory of the device.
  *

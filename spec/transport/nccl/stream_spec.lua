@@ -146,6 +146,23 @@ describe("a stream of the host's", function()
       end
    end)
 
+   it("tells the GPU of a worker that has no live tensors", function()
+      if not gpu.built() then
+         return
+      end
+      local results = run(function(self, rank, port)
+         self:init(init_info(port))
+         local taken = {}
+         for ordinal = 0, rank do
+            taken[ordinal + 1] = gpu.open(ordinal).taken() > 0
+         end
+         return taken
+      end, { worker = true, on = 1, load_weights = function()
+         return 0
+      end })
+      assert.same({ { true }, { false, true } }, { results[0], results[1] })
+   end)
+
    it("is one of the GPU where the tensors lie; of another it is refused at init, on every rank", function()
       if not gpu.built() then
          return

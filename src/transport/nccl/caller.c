@@ -8,6 +8,25 @@
 
 static const char UPDATE[] = "update";
 
+sluice_status slc_caller_device(const slc_cuda *cuda, void *stream, int *ordinal, sluice_error *error)
+{
+    CUcontext context = NULL;
+    CUdevice device = 0;
+    CUresult result = CUDA_SUCCESS;
+    *ordinal = 0;
+    if (stream != NULL)
+        result = cuda->StreamGetCtx(stream, &context);
+    if (result == CUDA_SUCCESS && context != NULL)
+        result = cuda->CtxPushCurrent(context);
+    if (result != CUDA_SUCCESS)
+        return slc_cuda_check(cuda, result, "runtime", "options.stream", error);
+    if (cuda->CtxGetDevice(&device) == CUDA_SUCCESS) /* the driver numbers devices as it orders them */
+        *ordinal = device;
+    if (context != NULL)
+        (void)cuda->CtxPopCurrent(&context);
+    return SLUICE_OK;
+}
+
 sluice_status slc_caller_open(const slc_device *device, void *stream, slc_caller *caller, sluice_error *error)
 {
     const slc_cuda *cuda = device->cuda;

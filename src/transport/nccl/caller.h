@@ -20,6 +20,9 @@ typedef struct slc_caller {
     slc_gate *gate;       /* of the batch under way, which began in a graph of the host's; else NULL */
 } slc_caller;
 
+/* The GPU that a host without tensors is on: its stream's, else the one that is current on this thread, else the first. */
+sluice_status slc_caller_device(const slc_cuda *cuda, void *stream, int *ordinal, sluice_error *error);
+
 /* INVALID where the stream is not one of this device's primary context. The device is entered, here and below. */
 sluice_status slc_caller_open(const slc_device *device, void *stream, slc_caller *caller, sluice_error *error);
 sluice_status slc_caller_slots(slc_caller *caller, size_t count, sluice_error *error); /* at most once */

@@ -117,7 +117,7 @@ static sluice_status make_peers(slc_transport *transport, sluice_error *error)
     return slc_peers_index(&transport->config, &transport->slot, error);
 }
 
-/* The GPU of the first tensor that this rank registered; others are held to it. Without any, the first GPU. */
+/* The GPU of the first tensor that this rank registered; others are held to it. Without any, the GPU that the host is on. */
 static sluice_status find_device(slc_transport *transport, int *ordinal, sluice_error *error)
 {
     const slc_transport_config *config = &transport->config;
@@ -133,7 +133,7 @@ static sluice_status find_device(slc_transport *transport, int *ordinal, sluice_
         name = slc_plan_at(config->plan, i)->name;
     }
     if (data == NULL)
-        return SLUICE_OK;
+        return slc_caller_device(&transport->cuda, config->stream, ordinal, error);
     slc_place place;
     sluice_status status = slc_place_of(&transport->cuda, data, SLC_RUNTIME, &place, error);
     if (status == SLUICE_OK && !place.on_device)
