@@ -255,13 +255,14 @@ static int count_gpus(void)
 static int bench(options *o)
 {
     work works[WORKS];
-    int fd[WORKS], port;
-    char *init_info[WORKS];
+    int fd[PLACES], port;
+    char *init_info[PLACES];
     sluice_error error = SLUICE_ERROR_INIT;
-    for (work_id id = 0; id < WORKS; id++) {
-        works[id] = work_make(id, &o->model);
+    for (int id = 0; id < PLACES; id++) {
+        if (id < WORKS)
+            works[id] = work_make((work_id)id, &o->model);
         fd[id] = listener(&port);
-        char *text = work_init_info(&works[id], port);
+        char *text = work_init_info(&works[id % WORKS], port);
         if (sluice_seal_init_info(text, strlen(text), &init_info[id], &error) != SLUICE_OK)
             die("%s", error.text);
         free(text);

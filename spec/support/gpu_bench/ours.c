@@ -82,9 +82,10 @@ static void *open_lane(void *context)
     lane *l = context;
     sluice_error error = SLUICE_ERROR_INIT;
     sluice_options given = SLUICE_OPTIONS_INIT;
-    int id = (int)(l->work - l->r->work);
+    int id = course_place(l->row);
     given.rank = l->number;
     given.transport = "nccl";
+    given.road = l->row->by_wire ? "wire" : NULL;
     given.rules = l->work->rules;
     given.timeout_s = l->r->options->timeout_s;
     given.listen_fd = l->number == 0 ? l->r->listen_fd[id] : -1;
@@ -132,7 +133,7 @@ static void on_all_lanes(struct engines *e, void *(*what)(void *))
 
 void ours_open(rank *r, const course *row)
 {
-    if (r->engines[row->work] != NULL)
+    if (r->engines[course_place(row)] != NULL)
         return;
     const work *w = &r->work[row->work];
     struct engines *e = need(calloc(1, sizeof *e));
@@ -140,19 +141,19 @@ void ours_open(rank *r, const course *row)
     for (int i = 0; i < e->count; i++)
         e->lane[i] = (lane){ .r = r, .row = row, .work = w, .number = r->side == TRAINER ? 0 : 1 + i };
     if (r->side == WORKER)
-        close(r->listen_fd[row->work]);
+        close(r->listen_fd[course_place(row)]);
     meet(r->all, SIDES);
     size_t before = gpu_free_bytes(&r->gpu);
     on_all_lanes(e, open_lane);
     on_all_lanes(e, update_lane); /* what comes with the first update counts, too */
     size_t after = gpu_free_bytes(&r->gpu), each = (before > after ? before - after : 0) / (size_t)e->count;
     r->all->row[row - rows].device_bytes[r->side] = each;
-    r->engines[row->work] = e;
+    r->engines[course_place(row)] = e;
 }
 
 double ours_run(rank *r, const course *row, outcome *out, int sample)
 {
-    struct engines *e = r->engines[row->work];
+    struct engines *e = r->engines[course_place(row)];
     for (int i = 0; i < e->count; i++)
         e->lane[i].row = row;
     on_all_lanes(e, update_lane);
@@ -170,11 +171,25 @@ double ours_run(rank *r, const course *row, outcome *out, int sample)
 
 void ours_close(rank *r)
 {
-    for (int id = 0; id < WORKS; id++) {
+    for (int id = 0; id < PLACES; id++) {
         struct engines *e = r->engines[id];
         for (int i = 0; e != NULL && i < e->count; i++)
             sluice_engine_destroy(e->lane[i].engine);
         free(e);
         r->engines[id] = NULL;
     }
+}
+
+/* That a process has NCCL already, from here, is what a serving host's process is like. */
+const char *wire_missing(rank *r)
+{
+    return peers_missing(r);
+}
+
+const char *wire_shared_missing(rank *r)
+{
+    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE"), *why = peers_missing(r);
+    if (why != NULL || (r->all->nccl >= 23000 && allowed != NULL && strcmp(allowed, "1") == 0))
+        return why;
+    return "several ranks on the worker's GPU want NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1";
 }

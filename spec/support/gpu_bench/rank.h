@@ -44,7 +44,9 @@ typedef struct options {
     double timeout_s;
 } options;
 
-struct engines; /* of one work, in one process */
+enum { PLACES = 2 * WORKS }; /* works over the link, then by wire: see course_place */
+
+struct engines; /* of one work and road, in one process */
 struct peers;
 struct product;
 
@@ -54,12 +56,12 @@ typedef struct rank {
     int side;
     gpu gpu;
     const work *work; /* all WORKS */
-    const int *listen_fd; /* of each work */
+    const int *listen_fd; /* of each work, over the link and by wire: see PLACES */
     char *const *init_info;
     CUdeviceptr source, live; /* trainer; worker: the live tensors of all works in turn */
     CUdeviceptr limit; /* worker: where bare copies go; trainer: as mapped there */
     CUdeviceptr box[2]; /* of the packed broadcast */
-    struct engines *engines[WORKS];
+    struct engines *engines[PLACES];
     struct peers *peers;
     struct product *product;
 } rank;
@@ -75,10 +77,13 @@ typedef struct course {
     /* product_run: what goes on beside the products. */
     void (*open_beside)(rank *r, const struct course *row);
     double (*beside)(rank *r, const struct course *row, outcome *out, int sample);
+    bool by_wire; /* ours_run: the road is NCCL's */
     bool held; /* by a kernel that spins on every SM of both GPUs */
     bool to_limit; /* writes into the memory of bare copies */
     int variant;
 } course;
+
+static inline int course_place(const course *row) { return (int)row->work + (row->by_wire ? (int)WORKS : 0); }
 
 /* All lanes of a row come here before any goes on. */
 void meet(shared *all, int lanes);
@@ -95,6 +100,8 @@ enum { OURS_BY_NAMES, OURS_REPLAYED };
 void ours_open(rank *r, const course *row);
 double ours_run(rank *r, const course *row, outcome *out, int sample);
 void ours_close(rank *r);
+const char *wire_missing(rank *r);
+const char *wire_shared_missing(rank *r); /* where several ranks are on the worker's GPU */
 /* peers.c */
 const char *peers_missing(rank *r);
 void peers_open(rank *r, const course *row);

@@ -24,6 +24,7 @@ static const char *both_missing(rank *r)
 
 #define LIMIT .kind = "limit", .missing = batches_missing, .open = limit_open, .run = limit_run, .to_limit = true
 #define OURS .kind = "ours", .open = ours_open, .run = ours_run
+#define WIRE .kind = "ours", .open = ours_open, .run = ours_run, .by_wire = true
 #define PEER .kind = "peer", .missing = peers_missing, .open = peers_open, .run = peers_run
 #define BUSY .kind = "busy", .missing = kernels_missing, .open = ours_open, .run = ours_run, .held = true
 
@@ -43,6 +44,13 @@ const course rows[] = {
     { .name = "replay", .title = "every parameter in place, replayed", .work = WORK_DIRECT, OURS, .variant = OURS_REPLAYED },
     { .name = "replay_half", .title = "halved rows, replayed", .work = WORK_HALF, OURS, .variant = OURS_REPLAYED },
     { .name = "replay_lora", .title = "small tensors, replayed", .work = WORK_LORA, OURS, .variant = OURS_REPLAYED },
+    { .name = "wire", .title = "every parameter in place, by NCCL", .work = WORK_DIRECT, WIRE, .missing = wire_missing },
+    { .name = "wire_half",
+      .title = "every matrix's rows halved, by NCCL, 2 ranks on the GPU",
+      .work = WORK_HALF,
+      WIRE,
+      .missing = wire_shared_missing },
+    { .name = "wire_lora", .title = "small tensors, by NCCL", .work = WORK_LORA, WIRE, .missing = wire_missing },
     { .name = "broadcast", .title = "ncclBroadcast a parameter", .work = WORK_DIRECT, PEER, .variant = PEERS_BROADCAST },
     { .name = "group", .title = "ncclSend and ncclRecv, one group", .work = WORK_DIRECT, PEER, .variant = PEERS_GROUP },
     { .name = "groups_of_32",
