@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { CARD_VERSION = 2, MEMBER_VERSION = 1 };
+enum { CARD_VERSION = 3, MEMBER_VERSION = 1 };
 enum { SHARED_GPU_FROM = 23000 }; /* NCCL's version that knows several ranks on one GPU */
 
 static const char *const road_names[] = { [SLC_ROAD_ANY] = "any", [SLC_ROAD_LINK] = "link", [SLC_ROAD_WIRE] = "wire" };
@@ -47,11 +47,12 @@ sluice_status slc_road_must_match(slc_transport *transport, slc_buffer *lines, s
 
 /* ---- cards and classing ---- */
 
-/* u32 version, u64 bytes of a turn for each peer, then the card of a process. */
+/* u32 version, u64 bytes of a turn for each peer, u8 whether all copies are in one piece here, then the card of a process. */
 sluice_status slc_road_card(slc_transport *transport, slc_buffer *card, sluice_error *error)
 {
     slc_buffer_u32(card, CARD_VERSION);
     slc_buffer_u64(card, transport->wire.bytes / (transport->npeers > 0 ? transport->npeers : 1));
+    slc_buffer_u8(card, slc_wire_is_whole(transport));
     return slc_host_card_write(&transport->card, card, error);
 }
 
@@ -62,6 +63,7 @@ sluice_status slc_road_choose(slc_transport *transport, slc_nccl_peer *peer, con
     sluice_error apart = SLUICE_ERROR_INIT;
     uint32_t version = slc_read_u32(&reader);
     peer->wire.share = slc_read_u64(&reader);
+    peer->wire.whole = slc_read_u8(&reader) != 0;
     if (reader.failed || version != CARD_VERSION)
         return slc_fail(error, SLUICE_DISAGREE, SLC_RUNTIME, "card of rank %" PRId32 ": version (%" PRIu32 ") must be %d", peer->rank,
                         version, CARD_VERSION);

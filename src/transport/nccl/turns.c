@@ -29,27 +29,68 @@ sluice_status slc_wire_await(slc_transport *transport, CUevent event, slc_wait *
 
 /* ---- packing and unpacking ---- */
 
-struct box { /* what slc_landing_cut fills a gathering with */
+struct packing { /* of one turn */
     slc_transport *transport;
-    CUdeviceptr to, from;
+    int b;
+    slc_wait *wait;
+    CUdeviceptr to, from; /* of the box that is being cut */
 };
 
-static sluice_status launch_copies(slc_transport *transport, sluice_error *error)
+static sluice_status launch_copies(struct packing *packing, sluice_error *error)
 {
-    return slc_nccl_check(transport, slc_copies_launch(&transport->cuda, &transport->wire.copies, transport->wire.copying), SLC_UPDATE,
-                          transport->worker ? "unpacking what was received" : "packing what is sent", error);
+    slc_transport *transport = packing->transport;
+    slc_wire *wire = &transport->wire;
+    slc_moves *moves = &wire->moves[packing->b];
+    const char *what = transport->worker ? "unpacking what was received" : "packing what is sent";
+    sluice_status status = SLUICE_OK;
+    if (moves->count > 0) /* nothing but local work can hold that up: the table goes by a stream that follows nobody */
+        status = slc_moves_place(moves, &transport->kernels, transport->rescue, error);
+    if (status != SLUICE_OK)
+        return status;
+    CUresult result = moves->count > 0 ? slc_moves_launch(moves, &transport->kernels, 0, moves->count, 0, wire->copying)
+                                       : slc_copies_launch(&transport->cuda, &wire->copies, wire->copying);
+    if (result == CUDA_SUCCESS)
+        result = transport->cuda.EventRecord(wire->copied[packing->b], wire->copying);
+    moves->count = 0;
+    return slc_nccl_check(transport, result, SLC_UPDATE, what, error);
+}
+
+/* A table is filled again only when its launch is over. */
+static sluice_status add_move(struct packing *packing, int64_t run, uint32_t ndim, const slc_stride *dim, sluice_error *error)
+{
+    slc_wire *wire = &packing->transport->wire;
+    slc_moves *moves = &wire->moves[packing->b];
+    sluice_status status = SLUICE_OK;
+    if (moves->count == wire->most_moves) {
+        status = launch_copies(packing, error);
+        if (status == SLUICE_OK)
+            status = slc_wire_await(packing->transport, wire->copied[packing->b], packing->wait, error);
+    }
+    return status == SLUICE_OK ? slc_moves_add(moves, packing->from, packing->to, run, ndim, dim, error) : status;
 }
 
 static sluice_status take_landing(void *context, const slc_landing *landing, sluice_error *error)
 {
-    const struct box *box = context;
-    slc_copies *copies = &box->transport->wire.copies;
-    slc_copies_add(copies, landing, box->to + landing->to, box->from + (CUdeviceptr)landing->from);
-    return slc_copies_count(copies) < copies->capacity ? SLUICE_OK : launch_copies(box->transport, error);
+    struct packing *packing = context;
+    slc_copies *copies = &packing->transport->wire.copies;
+    slc_copies_add(copies, landing, packing->to + landing->to, packing->from + (CUdeviceptr)landing->from);
+    return slc_copies_count(copies) < copies->capacity ? SLUICE_OK : launch_copies(packing, error);
 }
 
-/* `count` steps of dim d with all that lies inside of it, between the tensor at `there` and the packed bytes at `packed`. */
-static sluice_status copy_box(slc_transport *transport, const slc_copy *copy, uint32_t d, int64_t count, CUdeviceptr there,
+/* A box between the tensor at `there` and the packed bytes at `packed`. */
+static sluice_status add_box(struct packing *packing, CUdeviceptr there, CUdeviceptr packed, int64_t run, uint32_t ndim,
+                             const slc_stride *dim, sluice_error *error)
+{
+    bool worker = packing->transport->worker;
+    const slc_landing first = { .width = run, .height = 1, .depth = 1 };
+    packing->to = worker ? there : packed;
+    packing->from = worker ? packed : there;
+    return packing->transport->kernels.device != NULL ? add_move(packing, run, ndim, dim, error)
+                                                      : slc_landing_cut(dim, ndim, &first, take_landing, packing, error);
+}
+
+/* `count` steps of dim d with all that lies inside of it. */
+static sluice_status copy_box(struct packing *packing, const slc_copy *copy, uint32_t d, int64_t count, CUdeviceptr there,
                               CUdeviceptr packed, sluice_error *error)
 {
     slc_stride dim[SLC_MAX_DIMS];
@@ -57,28 +98,22 @@ static sluice_status copy_box(slc_transport *transport, const slc_copy *copy, ui
     int64_t inner = copy->run;
     for (uint32_t k = ndim; k > 0; k--) {
         const slc_stride *step = &copy->dim[d + k - 1];
-        int64_t stride = slc_wire_stride(transport->worker, step);
+        int64_t stride = slc_wire_stride(packing->transport->worker, step);
         dim[k - 1] = (slc_stride){ .count = k == 1 ? count : step->count,
-                                   .source = transport->worker ? inner : stride,
-                                   .destination = transport->worker ? stride : inner };
+                                   .source = packing->transport->worker ? inner : stride,
+                                   .destination = packing->transport->worker ? stride : inner };
         inner *= dim[k - 1].count;
     }
-    struct box box = { .transport = transport, .to = transport->worker ? there : packed, .from = transport->worker ? packed : there };
-    const slc_landing first = { .width = copy->run, .height = 1, .depth = 1 };
-    return slc_landing_cut(dim, ndim, &first, take_landing, &box, error);
+    return add_box(packing, there, packed, copy->run, ndim, dim, error);
 }
 
 /* Bytes [low, high) of what lies from dim d inward: a step that is begun, whole steps, a step that is not ended. */
-static sluice_status copy_range(slc_transport *transport, const slc_copy *copy, uint32_t d, CUdeviceptr there, int64_t low,
+static sluice_status copy_range(struct packing *packing, const slc_copy *copy, uint32_t d, CUdeviceptr there, int64_t low,
                                 int64_t high, CUdeviceptr packed, sluice_error *error)
 {
-    if (d == copy->ndim) {
-        struct box box = { .transport = transport, .to = transport->worker ? there + (CUdeviceptr)low : packed,
-                           .from = transport->worker ? packed : there + (CUdeviceptr)low };
-        const slc_landing span = { .width = high - low, .height = 1, .depth = 1 };
-        return take_landing(&box, &span, error);
-    }
-    int64_t step = copy->run, stride = slc_wire_stride(transport->worker, &copy->dim[d]);
+    if (d == copy->ndim)
+        return add_box(packing, there + (CUdeviceptr)low, packed, high - low, 0, NULL, error);
+    int64_t step = copy->run, stride = slc_wire_stride(packing->transport->worker, &copy->dim[d]);
     for (uint32_t k = d + 1; k < copy->ndim; k++)
         step *= copy->dim[k].count;
     sluice_status status = SLUICE_OK;
@@ -87,10 +122,10 @@ static sluice_status copy_range(slc_transport *transport, const slc_copy *copy, 
         CUdeviceptr at = there + (CUdeviceptr)(index * stride);
         if (inside != 0 || high - low < step) {
             bytes = high - low < step - inside ? high - low : step - inside;
-            status = copy_range(transport, copy, d + 1, at, inside, inside + bytes, packed, error);
+            status = copy_range(packing, copy, d + 1, at, inside, inside + bytes, packed, error);
         } else {
             bytes = (high - low) / step * step;
-            status = copy_box(transport, copy, d, bytes / step, at, packed, error);
+            status = copy_box(packing, copy, d, bytes / step, at, packed, error);
         }
         low += bytes;
         packed += (CUdeviceptr)bytes;
@@ -118,20 +153,24 @@ static size_t message_end(const slc_wire_peer *peer, size_t first)
     return end;
 }
 
-static sluice_status copy_message(slc_transport *transport, slc_wire_peer *peer, size_t first, size_t end, int b, sluice_error *error)
+static sluice_status copy_message(slc_transport *transport, slc_wire_peer *peer, size_t first, size_t end, int b, slc_wait *wait,
+                                  sluice_error *error)
 {
+    struct packing packing = { .transport = transport, .b = b, .wait = wait };
     sluice_status status = SLUICE_OK;
     for (size_t p = first; p < end && status == SLUICE_OK; p++) {
         const slc_wire_part *part = &peer->part[p];
         if (end > first + 1 || !part->whole)
-            status = copy_range(transport, part->copy, part->whole ? part->copy->ndim : 0, part->base, part->first, part->first + part->bytes,
+            status = copy_range(&packing, part->copy, part->whole ? part->copy->ndim : 0, part->base, part->first, part->first + part->bytes,
                                 peer->buffer[b] + part->at, error);
     }
     return status;
 }
 
-static sluice_status post_message(slc_transport *transport, slc_wire_peer *peer, size_t first, size_t end, int b, sluice_error *error)
+static sluice_status post_message(slc_transport *transport, slc_wire_peer *peer, size_t first, size_t end, int b, slc_wait *wait,
+                                  sluice_error *error)
 {
+    (void)wait;
     slc_wire *wire = &transport->wire;
     uint64_t bytes;
     void *at = (void *)(uintptr_t)message_of(peer, first, end, b, &bytes);
@@ -146,9 +185,9 @@ static sluice_status post_message(slc_transport *transport, slc_wire_peer *peer,
 
 /* Visits the messages of one turn; of what is gathered, those of earlier ones were visited before. */
 typedef sluice_status (*message_visit)(slc_transport *transport, slc_wire_peer *peer, size_t first, size_t end, int b,
-                                       sluice_error *error);
+                                       slc_wait *wait, sluice_error *error);
 
-static sluice_status each_message(slc_transport *transport, uint32_t turn, int b, bool posting, sluice_error *error)
+static sluice_status each_message(slc_transport *transport, uint32_t turn, int b, bool posting, slc_wait *wait, sluice_error *error)
 {
     message_visit visit = posting ? post_message : copy_message;
     sluice_status status = SLUICE_OK;
@@ -157,7 +196,7 @@ static sluice_status each_message(slc_transport *transport, uint32_t turn, int b
         size_t *first = posting ? &peer->posted : &peer->copied;
         while (status == SLUICE_OK && *first < peer->nparts && peer->part[*first].turn == turn) {
             size_t end = message_end(peer, *first);
-            status = visit(transport, peer, *first, end, b, error);
+            status = visit(transport, peer, *first, end, b, wait, error);
             *first = end;
         }
     }
@@ -165,18 +204,12 @@ static sluice_status each_message(slc_transport *transport, uint32_t turn, int b
 }
 
 /* Packs or unpacks what one turn has in buffer b. */
-static sluice_status copy_turn(slc_transport *transport, uint32_t turn, int b, sluice_error *error)
+static sluice_status copy_turn(slc_transport *transport, uint32_t turn, int b, slc_wait *wait, sluice_error *error)
 {
-    sluice_status status = each_message(transport, turn, b, false, error);
-    if (status == SLUICE_OK)
-        status = launch_copies(transport, error);
-    if (status == SLUICE_OK)
-        status = slc_nccl_check(transport, transport->cuda.EventRecord(transport->wire.copied[b], transport->wire.copying), SLC_UPDATE,
-                                "recording an event", error);
-    return status;
+    struct packing packing = { .transport = transport, .b = b, .wait = wait };
+    sluice_status status = each_message(transport, turn, b, false, wait, error);
+    return status == SLUICE_OK ? launch_copies(&packing, error) : status;
 }
-
-/* ---- turns ---- */
 
 static sluice_status post_turn(slc_transport *transport, uint32_t turn, int b, slc_wait *wait, sluice_error *error)
 {
@@ -184,7 +217,7 @@ static sluice_status post_turn(slc_transport *transport, uint32_t turn, int b, s
     ncclResult_t result = wire->nccl.GroupStart();
     if (result != ncclSuccess)
         return slc_comm_settle(&wire->comm, result, "ncclGroupStart", wait, error);
-    sluice_status status = each_message(transport, turn, b, true, error);
+    sluice_status status = each_message(transport, turn, b, true, wait, error);
     result = wire->nccl.GroupEnd();
     if (status != SLUICE_OK) {
         wire->comm.broken = true;
@@ -202,7 +235,7 @@ static sluice_status send_turn(slc_transport *transport, uint32_t turn, slc_wait
     int b = (int)(wire->turns++ % SLC_WIRE_BUFFERS);
     sluice_status status = slc_wire_await(transport, wire->moved[b], wait, error);
     if (status == SLUICE_OK)
-        status = copy_turn(transport, turn, b, error);
+        status = copy_turn(transport, turn, b, wait, error);
     if (status == SLUICE_OK)
         status = slc_nccl_check(transport, transport->cuda.StreamWaitEvent(wire->moving, wire->copied[b], 0), SLC_UPDATE,
                                 "waiting for packed parts on the GPU", error);
@@ -216,7 +249,7 @@ static sluice_status take_turn(slc_transport *transport, uint32_t turn, int b, s
 {
     sluice_status status = slc_wire_await(transport, transport->wire.moved[b], wait, error);
     if (status == SLUICE_OK)
-        status = copy_turn(transport, turn, b, error);
+        status = copy_turn(transport, turn, b, wait, error);
     return status;
 }
 

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 64, GATHERED = 4096, TRIAL = sizeof(uint64_t) };
+enum { ALIGNMENT = 64, GATHERED = 4096, LEAST_MOVES = 64, MOST_MOVES = 8192, MOVES_OF_COPY = 3, TRIAL = sizeof(uint64_t) };
+enum { WHOLE = 8 }; /* how many times as much a turn has that needs no buffer for large parts */
 static const uint64_t SMALL = 256 << 10, TURN = 128 << 20, LEAST_TURN = 4096, MOST_TURN = (uint64_t)1 << 40;
 
 static uint64_t aligned(uint64_t bytes)
@@ -44,15 +45,26 @@ static bool is_whole(const slc_transport *transport, const slc_copy *copy)
     return true;
 }
 
+bool slc_wire_is_whole(const slc_transport *transport)
+{
+    const slc_program *program = transport->config.program;
+    for (size_t i = 0; i < program->count; i++)
+        for (uint32_t c = 0; c < program->segment[i].ncopies; c++)
+            if (!is_whole(transport, &program->segment[i].copy[c]))
+                return false;
+    return true;
+}
+
 /* How much of a turn each pair has: what both can give it. */
 static bool make_windows(slc_transport *transport)
 {
-    bool any = false;
+    bool any = false, whole = slc_wire_is_whole(transport);
     for (size_t i = 0; i < transport->npeers; i++) {
         slc_wire_peer *wire = &transport->peer[i].wire;
         uint64_t own = transport->wire.bytes / transport->npeers, window = own < wire->share ? own : wire->share;
         wire->member = -1;
         wire->window = (window < LEAST_TURN ? LEAST_TURN : window) / ALIGNMENT * ALIGNMENT;
+        wire->window *= whole && wire->whole ? WHOLE : 1;
         wire->small = wire->window / 4 < SMALL ? wire->window / 4 : SMALL;
         any = any || transport->peer[i].by_wire;
     }
@@ -95,6 +107,26 @@ static CUresult make_streams(slc_transport *transport)
     return result;
 }
 
+/* Tables with room for what a turn is likely to have: an update allocates nothing. */
+static sluice_status make_tables(slc_transport *transport, sluice_error *error)
+{
+    slc_wire *wire = &transport->wire;
+    sluice_status status = SLUICE_OK;
+    if (transport->kernels.device == NULL)
+        return slc_copies_make(&wire->copies, GATHERED, error);
+    size_t copies = transport->config.program->copies;
+    wire->most_moves = copies < MOST_MOVES / MOVES_OF_COPY ? LEAST_MOVES + copies * MOVES_OF_COPY : MOST_MOVES;
+    for (int b = 0; b < SLC_WIRE_BUFFERS && status == SLUICE_OK; b++) {
+        slc_moves *moves = &wire->moves[b];
+        while (moves->count < wire->most_moves && status == SLUICE_OK)
+            status = slc_moves_add(moves, 0, 0, 1, 0, NULL, error);
+        if (status == SLUICE_OK)
+            status = slc_moves_place(moves, &transport->kernels, wire->copying, error);
+        moves->count = 0;
+    }
+    return status;
+}
+
 static sluice_status make_memory(slc_transport *transport, uint64_t bytes, sluice_error *error)
 {
     slc_wire *wire = &transport->wire;
@@ -125,14 +157,14 @@ sluice_status slc_wire_prepare(slc_transport *transport, sluice_error *error)
     if (!make_windows(transport))
         return SLUICE_OK;
     uint64_t bytes = make_room(transport);
-    sluice_status status = slc_copies_make(&wire->copies, GATHERED, error);
-    if (status == SLUICE_OK && !transport->worker) {
+    if (!transport->worker) {
         wire->known = slc_allocate_zeroed(count, sizeof *wire->known);
         if (wire->known == NULL)
-            status = slc_fail_memory(error, SLC_RUNTIME, "the sources that were looked at", count * sizeof *wire->known);
+            return slc_fail_memory(error, SLC_RUNTIME, "the sources that were looked at", count * sizeof *wire->known);
     }
+    sluice_status status = slc_nccl_check(transport, make_streams(transport), SLC_RUNTIME, "creating streams of the wire", error);
     if (status == SLUICE_OK)
-        status = slc_nccl_check(transport, make_streams(transport), SLC_RUNTIME, "creating streams of the wire", error);
+        status = make_tables(transport, error);
     return status == SLUICE_OK ? make_memory(transport, bytes, error) : status;
 }
 
@@ -384,6 +416,8 @@ void slc_wire_close(slc_transport *transport)
         (void)cuda->StreamDestroy(wire->copying);
     slc_device_release(&transport->device, wire->memory);
     slc_copies_clear(&wire->copies);
+    for (int b = 0; b < SLC_WIRE_BUFFERS; b++)
+        slc_moves_clear(&wire->moves[b], &transport->kernels);
     slc_release(wire->known);
     for (size_t i = 0; i < transport->npeers; i++)
         slc_release(transport->peer[i].wire.part);

@@ -4,7 +4,7 @@
  * For each pair, both ends derive the same parts from the plan: the copies of a batch in the order asked, each cut where a
  * turn is full. A part that is large is a message of its own, from or into the tensor itself where it lies there in one
  * piece; small ones of one turn that follow each other are one message. What is not in one piece goes through a buffer, by
- * copies on this GPU. There are two buffers: while one is on the wire, copies fill or empty the other.
+ * a kernel or copies on this GPU. There are two buffers: while one is on the wire, copies fill or empty the other.
  *
  * All ranks go through their turns in step: a full parameter ends a row of turns, so does the batch. A rank's n-th turn of a
  * row has what it has in its n-th turn with each peer, so that no two ranks wait for each other's next.
@@ -14,6 +14,7 @@
 
 #include "transport/nccl/comm.h"
 #include "transport/nccl/copies.h"
+#include "transport/nccl/kernels.h"
 
 enum { SLC_WIRE_BUFFERS = 2 };
 
@@ -32,6 +33,7 @@ static inline int64_t slc_wire_stride(bool worker, const slc_stride *dim) { retu
 typedef struct slc_wire_peer {
     int32_t member;         /* its number in the communicator */
     uint64_t share;         /* bytes of a turn that it would take */
+    bool whole;             /* all its copies are in one piece there */
     uint64_t window, small; /* bytes of a turn; below this a part is small */
     uint64_t room;          /* bytes of each buffer */
     CUdeviceptr buffer[SLC_WIRE_BUFFERS];
@@ -51,6 +53,8 @@ typedef struct slc_wire {
     CUstream moving, copying;
     CUevent moved[SLC_WIRE_BUFFERS], copied[SLC_WIRE_BUFFERS];
     CUdeviceptr memory;
+    slc_moves moves[SLC_WIRE_BUFFERS]; /* a kernel packs and unpacks by these; where there is none, copy engines by `copies` */
+    size_t most_moves;
     slc_copies copies;
     uint64_t turns;
     const void **known; /* trainer: by plan index, the source that was found to lie on this GPU */
@@ -58,6 +62,9 @@ typedef struct slc_wire {
 
 /* Bytes of a turn: SLUICE_WIRE_BYTES, or what is good for most. */
 sluice_status slc_wire_bytes(uint64_t *bytes, sluice_error *error);
+
+/* Whether all copies of this rank are in one piece here: then turns with others like it are larger, and take no more memory. */
+bool slc_wire_is_whole(const slc_transport *transport);
 
 /* Buffers and streams for the peers that are by_wire, if there are any. */
 sluice_status slc_wire_prepare(slc_transport *transport, sluice_error *error);
