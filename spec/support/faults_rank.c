@@ -54,13 +54,20 @@ static void hear_of_arrival(const char *text)
         atomic_store(&me.board->trigger, 1);
 }
 
+/* Peers by wire meet in their communicator. */
+static const char *meeting(void)
+{
+    const char *road = me.board->plan.road;
+    return road != NULL && strcmp(road, "wire") == 0 ? "init: joins a communicator" : "init: meets its peers";
+}
+
 static void hear(void *user, sluice_log_level level, const char *text)
 {
-    static const struct {
+    const struct {
         const char *text;
         case_phase phase;
     } stage[] = { { "init: round 1,", PHASE_ROUND_1 }, { "init: round 2,", PHASE_ROUND_2 }, { "init: round 3,", PHASE_ROUND_3 },
-                  { "init: round 4,", PHASE_ROUND_4 }, { "init: opens the transport", PHASE_TRANSPORT }, { "init: meets its peers", PHASE_MEET } };
+                  { "init: round 4,", PHASE_ROUND_4 }, { "init: opens the transport", PHASE_TRANSPORT }, { meeting(), PHASE_MEET } };
     (void)user;
     (void)level;
     if (getenv("FAULTS_LOG") != NULL)

@@ -18,9 +18,10 @@ for i = 1, pair.LENGTH do
    zeros[i] = 0
 end
 
-function pair.init_info(port)
+--- `id`: nccl_unique_id_b64, or nil.
+function pair.init_info(port, id)
    local info = { schema_version = 2, master_address = "127.0.0.1", master_port = port, rank_offset = 1, world_size = 2,
-      dst_mesh_dims = { 1, 1 }, params = {} }
+      dst_mesh_dims = { 1, 1 }, params = {}, nccl_unique_id_b64 = id }
    for i, name in ipairs(pair.NAMES) do
       info.params[i] = { name = name, dtype_name = "float32", shape = { pair.LENGTH }, src_mesh_dims = { 1, 1 }, src_placements = cjson.null }
    end
@@ -106,7 +107,7 @@ function pair.run(body, options)
       end
       local gives = rank == 0 and options.trainer or rank == 1 and options.worker
       local given = { rank = rank, listen_fd = rank == 0 and fd or nil, memory = there and there.memory, stream = gives and stream.handle or nil }
-      for _, key in ipairs({ "transport", "load_weights", "launch", "staging_slots", "timeout_s", "beat_s", "rules" }) do
+      for _, key in ipairs({ "transport", "road", "load_weights", "launch", "staging_slots", "timeout_s", "beat_s", "rules" }) do
          given[key] = options[key]
       end
       local self = host.create(given)

@@ -1,30 +1,41 @@
---- Part of what scripts/faults --gpu runs: the nccl transport, one victim for each phase and fault, on the driver that
+--- Part of what scripts/faults --gpu and --wire run: the nccl transport, one victim for each phase and fault, on the driver that
 -- processors stand in for. The same must come of each case as with the host transport.
 
 local cjson = require "cjson"
 
 local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
 
-describe("four ranks on GPUs, one of which comes to grief", function()
-   it("end as they must and begin again, whatever happens at any step", function()
-      local driver = io.open(build .. "/spec/cuda/libcuda.so.1")
-      if not driver then
+local function judge(arguments, environment, least)
+   for _, path in ipairs({ "/spec/cuda/libcuda.so.1", "/spec/nccl/libnccl.so.2" }) do
+      local library = io.open(build .. path)
+      if not library then
          pending("libsluice_cuda was not built: nvcc or nccl.h was not found")
          return
       end
-      driver:close()
-      local command = "env LD_LIBRARY_PATH=%s/spec/cuda luajit scripts/faults.lua %s --gpu --sample 2 --delay 3 --json 2>/dev/null"
-      local pipe = assert(io.popen(command:format(build, build)))
-      local said = cjson.decode(pipe:read("*a"))
-      pipe:close()
-      local wrong, ran = {}, 0
-      for _, case in ipairs(said.cases) do
-         ran = ran + (case.wrong and 1 or 0)
-         for _, text in ipairs(case.wrong or {}) do
-            wrong[#wrong + 1] = ("%s of rank %d at %s: %s"):format(case.fault, case.victim, case.phase, text)
-         end
+      library:close()
+   end
+   local command = "env LD_LIBRARY_PATH=%s/spec/cuda %s luajit scripts/faults.lua %s %s --sample 2 --delay 3 --json 2>/dev/null"
+   local pipe = assert(io.popen(command:format(build, environment, build, arguments)))
+   local said = cjson.decode(pipe:read("*a"))
+   pipe:close()
+   local wrong, ran = {}, 0
+   for _, case in ipairs(said.cases) do
+      ran = ran + (case.wrong and 1 or 0)
+      for _, text in ipairs(case.wrong or {}) do
+         wrong[#wrong + 1] = ("%s of rank %d at %s: %s"):format(case.fault, case.victim, case.phase, text)
       end
-      assert.is_true(ran >= 130, "only " .. ran .. " cases ran")
-      assert.equal("", table.concat(wrong, "\n"))
+   end
+   assert.is_true(ran >= least, "only " .. ran .. " cases ran")
+   assert.equal("", table.concat(wrong, "\n"))
+end
+
+describe("four ranks on GPUs, one of which comes to grief", function()
+   it("end as they must and begin again, whatever happens at any step", function()
+      judge("--gpu", "", 130)
+   end)
+
+   it("do so by NCCL, too, where that is what they join, wait in and move by", function()
+      judge("--wire --phase round3,round4,transport,meet,first,middle,load,finish --fault kill,stop,exit,cut,late,alloc,callback,disagree",
+         "NCCL_MULTI_RANK_GPU_ENABLE=1 SLUICE_NCCL_LIBRARY=" .. build .. "/spec/nccl/libnccl.so.2", 50)
    end)
 end)
