@@ -68,7 +68,7 @@ describe("attaching to ranks that run", function()
          .. 'forget()\nplan.is_engines\nengine.state == "ready" or engine.state == "updating"\nedit()\ndry_run().verified\n')
       repl:flush()
       local asked = 0
-      while not read(folder .. "/err"):find("dry_run", 1, true) do
+      while not read(folder .. "/out"):find("\ntrue\ntrue\ntrue\n$") do
          assert.is_true(ask(at, { "engine.batch" }).code == 0 or stat.lstat(at) == nil)
          asked = asked + 1
          assert.is_true(asked < 1000)
@@ -82,7 +82,7 @@ describe("attaching to ranks that run", function()
       repl:close()
       local out = read(folder .. "/out")
       assert.truthy(out:find('^true\n%x+\nthe host scales it\nreturn { extends = "parent.lua" }\na  before'), out)
-      assert.truthy(out:find("\nfalse\na  before.*\ntrue\ntrue\nupdate%-%d+\ntrue\n21\n$"), out)
+      assert.truthy(out:find("\nfalse\na  before.*\ntrue\ntrue\ntrue\nupdate%-%d+\ntrue\n21\n$"), out)
       local err = read(folder .. "/err")
       assert.truthy(err:find("^the rules are those of the engine, which nothing here changes; sluice repl %-%-attach "), err)
       assert.truthy(err:find("attach: no engine listens at " .. at:gsub("%p", "%%%0") .. " %(nothing is there%)\n$"), err)

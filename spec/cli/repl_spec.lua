@@ -184,10 +184,15 @@ describe("sluice repl, without a terminal", function()
       local host = file('{ "rows": 8 }', ".json")
       local rules = file('return { rules = { rule "a.w" { into = "b.w", at = span(0, 0, divide(required "rows", axes.tp)), layout = column } } }')
       local more = { deployment = file(info, ".json"), "--live", live, "--host", host, "--rules", rules }
-      local result = ask({ "plan.problem", "params[1].mode", "worker(0):received().bytes", "dry_run()" }, more)
-      assert.equal("direct\n32\n", result.out, result.err)
-      assert.equal("dry_run wants a deployment, which describes the model: an init info does not say what workers of another size hold\n",
+      local result = ask({ "plan.problem", "params[1].mode", "worker(0):received().bytes", "dry_run()", "what_if{ tp = 1 }" }, more)
+      assert.equal("direct\n32\n1 parameter of worker rank 1, one of each kind, in this process: moved 32 B, verified 32 B, every byte that is "
+         .. "written\n", result.out, result.err)
+      assert.equal("what_if wants a deployment, which describes the model: an init info does not say what workers of another size hold\n",
          result.err)
+      -- Without rules it goes to load_weights, whole.
+      more[#more], more[#more - 1] = nil, nil
+      assert.equal("1 parameter of worker rank 1, one of each kind, in this process: moved 64 B, verified 64 B, every byte that is written\n",
+         ask({ "dry_run()" }, more).out)
    end)
 
    it("reads statements of several lines from standard input", function()

@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "cli/flow.h"
 #include "cli/planning.h"
+#include "cli/rehearse.h"
+#include "plan/program.h"
 #include "plan/text.h"
 #include "script/call.h"
 #include "script/explain.h"
@@ -231,6 +233,33 @@ static int read_digests(lua_State *L)
     return 2;
 }
 
+/*
+ * rehearse({ numbers of parameters, from 1 }) -> bytes that were verified; or nil, text, status. The plan has no mistakes.
+ * See rehearse.h.
+ */
+static int rehearse(lua_State *L)
+{
+    const planned *p = get_planned(L);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    slc_program program = { 0 };
+    uint64_t bytes = 0;
+    sluice_error error = SLUICE_ERROR_INIT;
+    sluice_status status = slc_program_compile(p->base.plan, &p->base.live, p->job.rank, &program, &error);
+    for (int i = 1; status == SLUICE_OK && i <= (int)lua_objlen(L, 2); i++) {
+        lua_rawgeti(L, 2, i);
+        size_t index = (size_t)lua_tointeger(L, -1) - 1;
+        lua_pop(L, 1);
+        status = index < slc_plan_count(p->base.plan)
+                     ? slc_rehearse(p->base.plan, &p->base.live, &program, index, &bytes, &error)
+                     : slc_fail(&error, SLUICE_INVALID, "dry run", "there is no parameter number %zu", index + 1);
+    }
+    slc_program_clear(&program);
+    if (status != SLUICE_OK)
+        return slc_native_fail(L, &error);
+    lua_pushnumber(L, (double)bytes);
+    return 1;
+}
+
 static void end(planned *p)
 {
     slc_planning_end(&p->base);
@@ -249,7 +278,7 @@ static planned *new_planned(lua_State *L)
     static const luaL_Reg methods[] = {
         { "params", read_params },  { "live", read_live }, { "topology", read_topology }, { "explain", explain },
         { "rules", audit_rules },   { "flow", read_flow }, { "traffic", read_traffic },   { "parts", read_parts },
-        { "digests", read_digests }, { "close", close_planned },  { NULL, NULL },
+        { "digests", read_digests }, { "rehearse", rehearse },    { "close", close_planned },   { NULL, NULL },
     };
     planned *p = lua_newuserdata(L, sizeof *p);
     *p = (planned){ .job = { .listen_fd = -1, .key_fd = -1 } };

@@ -113,6 +113,14 @@ function planned:traffic(places)
    return traffic
 end
 
+--- Moves parameters into this worker within this process, with generated values, and verifies every byte. Ends the command
+-- where one differs.
+-- @param numbers their positions in params()
+-- @return the bytes that were verified
+function planned:rehearse(numbers)
+   return (fault.check(self.handle:rehearse(numbers)))
+end
+
 --- How both sides cut a parameter: see parts.c; nil where there is none of that name.
 function planned:parts(name)
    return self.handle:parts(name)

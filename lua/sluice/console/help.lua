@@ -38,7 +38,8 @@ help.words = {
    { "save", "writes a rule file that extends the one in use with the rules made here", 'save "mine.lua"' },
    { "what_if", "the plan for other mesh sizes of the workers", "what_if{ tp = 2 }",
      "what_if{ trainer = { fsdp = 4 }, tp = 8 } changes both sides. The session's plan stays as it is." },
-   { "dry_run", "runs this plan with generated data on this machine, at a reduced size, and verifies every byte", "dry_run()" },
+   { "dry_run", "runs this plan with generated data on this machine, at a reduced size, and verifies every byte", "dry_run()",
+     "Where no deployment describes the model: one parameter of each kind that this worker receives, in this process." },
    { "print", "prints values", "print(#params, #live)" },
    { "help", "this list, or one word", 'help "explain"' },
 }

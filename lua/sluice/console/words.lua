@@ -11,6 +11,7 @@ local native = require "sluice.native"
 local planned = require "sluice.cli.planned"
 local show = require "sluice.console.show"
 local source = require "sluice.cli.source"
+local trial = require "sluice.console.trial"
 local units = require "sluice.cli.units"
 local variation = require "sluice.console.variation"
 
@@ -409,56 +410,8 @@ function word.what_if(session, options)
    return show.as(answer, what_if_text)
 end
 
--- Runs a world; while it does, Ctrl-C ends the ranks.
-local function execute(session, small, descriptors)
-   local run, watch = require "sluice.cli.run", session.interrupts
-   if watch then
-      watch:pause(true)
-   end
-   local good, result, wrong = pcall(fault.catch, run.execute, small, { quiet = true, memory = "shared", descriptors = descriptors })
-   if watch then
-      watch:pause(false)
-   end
-   native.release_signals(not watch)
-   if not good then
-      error(result, 0)
-   end
-   return result, wrong
-end
-
 function word.dry_run(session)
-   session:need()
-   local here, overlay = session:world("dry_run"), session:overlay()
-   local wanted_failures = session.plan.problem ~= nil
-   local small, changes = variation.small(here, function(candidate)
-      local candidate_source = source.of_world(candidate)
-      candidate_source.rules = session.base
-      local plan, wrong = fault.catch(planned.open, candidate_source, candidate_source.trainers, overlay)
-      local good = plan and (wanted_failures or not plan.problem)
-      if plan then
-         plan:close()
-      end
-      return good and not wrong
-   end)
-   if not small then
-      fault.wrong("this plan does not fit any smaller deployment: sluice run takes it as it is")
-   end
-   local rules_fd = overlay and fault.check(native.memfd(overlay.text)) or nil
-   small.deployment.rules = rules_fd and ("/proc/self/fd/%d"):format(rules_fd) or session.base
-   local result, wrong = execute(session, small, { rules_fd })
-   if rules_fd then
-      native.close(rules_fd)
-   end
-   if not result then
-      fault.raise(wrong.exit, "%s", wrong.text)
-   end
-   result.reduced = changes
-   return show.as(result, function(shown)
-      local lines = { ("%s to %s: moved %s, verified %s, every live byte"):format(units.count(shown.trainers, "trainer"),
-         units.count(shown.workers, "worker"), units.bytes(shown.bytes_received), units.bytes(shown.bytes_verified)) }
-      lines[2] = shown.reduced[1] and "reduced: " .. table.concat(shown.reduced, "; ") or "nothing was reduced"
-      return table.concat(lines, "\n")
-   end)
+   return trial.run(session)
 end
 
 words.functions = word
