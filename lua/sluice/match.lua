@@ -228,7 +228,10 @@ function match.template(template, pattern)
          return template
       end
    end
-   local count, texts = #pieces, {}
+   local count, texts, is_deep = #pieces, {}, {}
+   for _, wild in ipairs(pattern.deep) do
+      is_deep[wild] = true
+   end
    return function(matcher, name, bound)
       for i = 1, count do
          local piece = pieces[i]
@@ -236,11 +239,16 @@ function match.template(template, pattern)
          texts[i] = kind == "string" and piece or kind == "number" and sub(name, matcher.from[piece], matcher.to[piece])
             or bound[piece[1]]
       end
-      local text = concat(texts, "", 1, count)
-      if has_deep then -- a ** that matched nothing leaves a dot too many
-         text = text:gsub("%.%.+", "."):gsub("^%.", ""):gsub("%.$", "")
+      for i = 2, has_deep and count or 1 do
+         if texts[i] == "" and is_deep[pieces[i]] then -- matched nothing: a dot beside it is one too many
+            if byte(texts[i - 1], -1) == DOT then
+               texts[i - 1] = sub(texts[i - 1], 1, -2)
+            else
+               texts[i + 1] = texts[i + 1]:gsub("^%.", "")
+            end
+         end
       end
-      return text
+      return concat(texts, "", 1, count)
    end
 end
 

@@ -82,10 +82,10 @@ function nearest.word(word, words, most)
    return best or not most and longer(word, words) or nil
 end
 
---- " (did you mean x?)", or "" where nothing is near.
+--- " (did you mean x?)", control characters as escapes, or "" where nothing is near.
 function nearest.hint(word, words)
    local found = nearest.word(word, words)
-   return found and (" (did you mean %s?)"):format(found) or ""
+   return found and (" (did you mean %s?)"):format((found:gsub("%c", function(char) return ("\\%d"):format(char:byte()) end))) or ""
 end
 
 --- The same, and all words where nothing is near: for lists that are short.

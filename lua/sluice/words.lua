@@ -192,8 +192,9 @@ local function live_word(live)
    end
 end
 
-local function frozen(values, name, missing)
-   return setmetatable({}, {
+-- A table that is asked for its values and holds none to be seen; messages call it a `named`.
+local function frozen(values, name, named, missing)
+   local table_ = setmetatable({}, {
       __values = values, -- for pairs
       __index = function(_, key)
          local value = values[key]
@@ -206,6 +207,8 @@ local function frozen(values, name, missing)
          raise("%s.%s cannot be set", name, tostring(key))
       end,
    })
+   sealed.mark(table_, named)
+   return table_
 end
 
 -- JSON from the host without its nulls.
@@ -230,7 +233,7 @@ local function frozen_host(host)
    for key in pairs(values) do
       known[#known + 1] = key
    end
-   return values, frozen(values, "host", function(key)
+   return values, frozen(values, "host", "host description", function(key)
       if not host_keys[key] then
          raise("the host's description has no '%s'%s", tostring(key), nearest.hint(tostring(key), known))
       end
@@ -262,7 +265,7 @@ local function axis_words(meshes)
          nearest.hint(tostring(axis), known))
    end
    local function frozen_axes(own, name)
-      return frozen(own, name, function(axis)
+      return frozen(own, name, "table of axes", function(axis)
          return AXES[axis] and 1 or unknown(axis)
       end)
    end
@@ -270,7 +273,7 @@ local function axis_words(meshes)
    for name, own in pairs(by_mesh) do
       mesh_words[name] = frozen_axes(own, "meshes." .. name)
    end
-   return frozen_axes(sizes, "axes"), frozen(mesh_words, "meshes", function(name)
+   return frozen_axes(sizes, "axes"), frozen(mesh_words, "meshes", "table of meshes", function(name)
       raise("the workers have no mesh '%s'%s", tostring(name), nearest.among(tostring(name), nearest.keys(mesh_words)))
    end), function(word, axis)
       if type(axis) ~= "string" then

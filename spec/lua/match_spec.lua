@@ -86,6 +86,7 @@ describe("a template", function()
       { "a.*.b", "c", "a.x.b", "c" }, { "{p=q|k}", "{p}", "k", "k" },
       { "{a=x|yy}.{l}.{b=z|ww.w}.c", "{b}.{l}.{a}", "yy.5.ww.w.c", "ww.w.5.yy" }, { "a.{l}", "{l}", "a.5", "5" },
       { "{a=x|yy.z}.{l}.w", "{a=x|yy.z}.{l}.v", "yy.z.5.w", "yy.z.5.v" },
+      { "**.x.**", "a.**.**.b", "x", "a.b" }, { "**", "m.**", "a..b", "m.a..b" },
    }
    for _, case in ipairs(cases) do
       it(("%s -> %s makes %s of %s"):format(case[1], case[2], case[4], case[3]), function()

@@ -33,6 +33,10 @@ describe("a hostile rule file", function()
       { "looks inside a value", "local s = span(0, 0, 4)\nreturn { rules = { rule 'w' { skip = tostring(s.dim) .. tostring(next) } } }",
         "FILE:2: unknown name 'next'" },
       { "changes the text of an error that it caught", "local _, e = pcall(divide, 5, 2)\ne.text = {}\nerror(e)", "FILE:1: 5 does not divide by 2" },
+      { "gives the host for a rule", "return { rules = { rule 'w' (host) } }", 'FILE:1: rule "w" (a host description) must be followed by a table '
+         .. "in braces" },
+      { "gives axes for the rules", "return { rules = axes }", "FILE:1: rules (a table of axes) must be a list" },
+      { "returns the host", "return host", "FILE:1: the file (a host description) must return a table: return { rules = { ... } }" },
       { "makes a list as long as numbers go", "return {\n rules = { [2^40] = rule 'w' {} } }",
         "FILE:2: rules must have at most 100000 entries; it has number 1099511627776" },
       { "puts rules between the places of a list", "return {\n rules = { [1.5] = rule 'w' {} } }",
