@@ -195,6 +195,9 @@ function explain.near(state, name)
    end)
    local list = {}
    for i = 1, math.min(#found, FEW_NEAR) do
+      if found[1].score == math.huge and found[i].score < math.huge then
+         break -- names that hold what was asked for leave no doubt
+      end
       list[i] = { name = found[i].name, kind = found[i].kind }
    end
    return list
