@@ -20,7 +20,8 @@ describe("a life of two engines", function()
       assert.truthy(text:match("requests in a life, every 5. failed in turn"), text)
    end)
 
-   for kind, what in pairs({secure = "with a key", refused = "that a round refuses", callback = "whose callback fails"}) do
+   for kind, what in pairs({secure = "with a key", refused = "that a round refuses", callback = "whose callback fails",
+                              attached = "that people may look at"}) do
       it(("ends so, too, where it is one %s"):format(what), function()
          local text = driver("sweep 2999 1 " .. kind)
          assert.truthy(text:match("^%d+ requests in a life, every 2999. failed in turn"), text)

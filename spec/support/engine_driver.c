@@ -9,7 +9,7 @@
  *     engine_driver reload_sweep STEP [FIRST]  as sweep, of the requests of one reload; a life goes on as long as its plan works
  *
  * KIND: plain (which has a parameter in place and one through load_weights), secure (with a key), refused (the trainer lacks a
- * source, which a round tells to all), callback (load_weights fails).
+ * source, which a round tells to all), callback (load_weights fails), attached (both may be attached to).
  *
  * Exit 0: each life ended in success or in an error with a text, and nothing else.
  */
@@ -34,9 +34,9 @@ static const char PARAMS[] =
     "{\"name\":\"a.weight\",\"dtype_name\":\"float32\",\"shape\":[4,6],\"src_mesh_dims\":[1,1],\"src_placements\":null},"
     "{\"name\":\"b.bias\",\"dtype_name\":\"float32\",\"shape\":[3],\"src_mesh_dims\":[1,1],\"src_placements\":null}]}";
 
-typedef enum life_kind { PLAIN, SECURE, REFUSED, CALLBACK, KINDS } life_kind;
+typedef enum life_kind { PLAIN, SECURE, REFUSED, CALLBACK, ATTACHED, KINDS } life_kind;
 
-static const char *const KIND[KINDS] = { "plain", "secure", "refused", "callback" };
+static const char *const KIND[KINDS] = { "plain", "secure", "refused", "callback", "attached" };
 
 typedef struct life {
     life_kind kind;
@@ -120,6 +120,11 @@ static sluice_status open_life(life *self)
     }
     self->cancels = self->cancel_after_ns >= 0 && pthread_create(&self->canceller, NULL, cancel_later, self) == 0;
     status = own(self->engine, self);
+    if (status == SLUICE_OK && self->kind == ATTACHED) {
+        char name[64];
+        snprintf(name, sizeof name, "@sluice-driver-%d-%d", (int)getpid(), self->rank);
+        status = sluice_allow_attach(self->engine, name, -1, error);
+    }
     return status == SLUICE_OK ? sluice_init(self->engine, self->init_info, strlen(self->init_info), error) : status;
 }
 
@@ -250,7 +255,7 @@ static int sweep(life_kind kind, uint64_t step, uint64_t first)
 {
     char why[SLUICE_ERROR_TEXT + 64];
     uint64_t failed = 0, passed = 0;
-    bool wanted = kind == PLAIN || kind == SECURE;
+    bool wanted = kind == PLAIN || kind == SECURE || kind == ATTACHED;
     for (uint64_t nth = first;; nth += step) {
         uint64_t requests;
         bool succeeded, good = both(kind, nth, 0.5, &requests, &succeeded, why, sizeof why);
