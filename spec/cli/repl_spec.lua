@@ -169,6 +169,13 @@ describe("sluice repl, without a terminal", function()
       assert.truthy(result.err:find("\nwhat_if: xp is no axis\nwhat_if: tp = 2.5: sizes of axes are whole numbers, as tp = 8\n$"), result.err)
    end)
 
+   it("plans for other sizes of the experts' mesh: what ep leaves is replicas, and without ep tp cuts experts", function()
+      local result = ask({ "what_if{ tp = 8, ep = 8 }.what_if.worker_experts", "what_if{ tp = 8, ep = 4 }.what_if.worker_experts",
+         "what_if{ ep = 1 }.what_if.worker_experts == nil", "what_if{ trainer = { ep = 2 } }.what_if.trainer_experts" },
+         { deployment = "examples/deployments/mixtral-8x7b.lua", "--layers", "1" })
+      assert.equal("ep=8\ndp=2, ep=4\ntrue\ndp=2, ep=2\n", result.out, result.err)
+   end)
+
    it("runs the plan with generated data, with the rules made here, and verifies every byte", function()
       local result = ask({ 'rule "model.norm.weight" { full = "x" }', "dry_run()", "dry_run().parameters_full", "dry_run().verified" })
       assert.equal("", result.err)

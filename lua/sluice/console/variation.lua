@@ -61,13 +61,13 @@ local function settle_experts(part, ep, rest)
 end
 
 -- The axis of an experts' mesh that takes the ranks which pp and ep leave.
-local function rest_of(part, side)
+local function rest_of(part)
    for _, axis in ipairs(part.expert_mesh or {}) do
       if axis[1] ~= "pp" and axis[1] ~= "ep" then
          return axis[1]
       end
    end
-   return side == "worker" and "tp" or "dp"
+   return "dp"
 end
 
 local function resize(part, side, sizes)
@@ -87,8 +87,10 @@ local function resize(part, side, sizes)
          fault.wrong("what_if: %s is no axis", name)
       end
    end
-   if ep then
-      settle_experts(part, ep, rest_of(part, side))
+   if ep == 1 and side == "worker" then
+      part.expert_mesh = nil -- tp cuts experts as it cuts all else
+   elseif ep then
+      settle_experts(part, ep, rest_of(part))
    end
 end
 
@@ -140,7 +142,7 @@ local function shrink(part)
       while ranks % ep ~= 0 do
          ep = ep - 1
       end
-      settle_experts(part, ep, rest_of(part, "trainer"))
+      settle_experts(part, ep, rest_of(part))
    end
 end
 
