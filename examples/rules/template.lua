@@ -54,6 +54,8 @@ return {
    -- Beside a weight stands its `..._scale_inv`, one number for each block: it goes as the weight's rule says, counted in blocks.
    -- { 1, "*" } would be a number for each row.
    scales = { ending = "_scale_inv", block = block },
+   -- A float32 parameter lands as bfloat16, rounded by its trainer, unless its rule says otherwise.
+   convert = "bfloat16",
    -- What a parameter without a rule gets: "error", "default" (the default resolver) or "full".
    otherwise = "error",
    -- true: a parameter that would go whole is an error.
@@ -103,7 +105,8 @@ return {
       },
 
       rule(M .. "down.weight") { layout = row },
-      rule(M .. "router.weight") { layout = replicate },
+      -- The server wants this one in float32: it is not converted.
+      rule(M .. "router.weight") { layout = replicate, convert = false },
 
       -- One tensor an expert: {e} says which, pick turns it into its rank and its slab.
       rule(M .. "experts.{e}.up.weight") { into = M .. "experts.w13", at = slab, layout = { owner, column } },

@@ -20,7 +20,8 @@ local keys = {
    "beat_s", "host",
 }
 local phases = { "connect", "agree", "update", "finish", "shutdown" }
-local part_keys = { "mesh", "expert_mesh" }
+local part_keys = { trainer = { "mesh", "expert_mesh" }, worker = { "mesh", "expert_mesh", "dtype" } }
+local landed_dtypes = { "bfloat16", "float16", "float32" }
 local trainer_axes = { "dp", "fsdp", "pp", "cp", "tp", "ep" }
 local worker_axes = { "dp", "pp", "tp", "ep" }
 local roads = { host = { "map", "pull", "ring" }, nccl = { "link", "wire" } }
@@ -51,11 +52,12 @@ local function mesh_of(value, path, known)
 end
 
 local function part_of(value, path, known)
-   check.keys(value, path, part_keys)
+   check.keys(value, path, part_keys[path])
    if value.mesh == nil then
       check.fail("%s.mesh is missing", path)
    end
-   local part = { mesh = mesh_of(value.mesh, path .. ".mesh", known) }
+   local part = { mesh = mesh_of(value.mesh, path .. ".mesh", known),
+                  dtype = value.dtype ~= nil and check.one_of(value.dtype, path .. ".dtype", landed_dtypes) or nil }
    if value.expert_mesh ~= nil then
       part.expert_mesh = mesh_of(value.expert_mesh, path .. ".expert_mesh", known)
       local dense, expert = mesh.ranks(part.mesh), mesh.ranks(part.expert_mesh)

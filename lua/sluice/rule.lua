@@ -214,7 +214,7 @@ local function add_file(set, rules, environment, from)
    add_pins(set, file)
    add_renames(set, file)
    add_unsourced(set, file)
-   for _, key in ipairs({ "otherwise", "full", "require_direct", "scales" }) do
+   for _, key in ipairs({ "otherwise", "full", "require_direct", "scales", "convert" }) do
       if set[key] == nil and file.result[key] ~= nil then
          set[key], set.place[key] = file.result[key], file.key(key)
       end
@@ -229,7 +229,7 @@ end
 -- @param rules a family's name or a path
 -- @param environment of words.environment
 -- @return the set: rules and pins (matchers), list (what each rule says, in order), renames, strips, unsourced, otherwise,
--- full, require_direct, scales, the path, and in `place` the "file:line" of rules, otherwise and full
+-- full, require_direct, scales, convert, the path, and in `place` the "file:line" of rules, otherwise and full
 function rule.load(rules, environment)
    local set = { list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, files = 0, place = {}, renames = {}, live_renames = {},
                  strips = {}, search = { rename = match.search(), rename_live = match.search() } }

@@ -3,6 +3,7 @@
 -- @module sluice.rule_body
 
 local check = require "sluice.check"
+local core = require "sluice.core"
 local nearest = require "sluice.nearest"
 local words = require "sluice.words"
 
@@ -12,8 +13,8 @@ local MOST_STRIPS = 64
 local LONGEST_TEXT = 4096 -- bytes of a name or a reason
 local LONGEST_SHOWN = 200
 
-local STRIP_KEYS = { into = true, at = true, from = true, layout = true, permute = true, pad = true, zero = true }
-local ZERO_KEYS = { "from", "pad", "permute" } -- that cannot stand beside zero
+local STRIP_KEYS = { into = true, at = true, from = true, layout = true, permute = true, pad = true, zero = true, convert = true }
+local ZERO_KEYS = { "convert", "from", "pad", "permute" } -- that cannot stand beside zero
 local MODE_KEYS = { full = true, skip = true, alias = true }
 local BARE = { column = true, row = true, replicate = true } -- words that stand without quotes
 local BODY_KEYS = { shape = true, companion = true }
@@ -145,6 +146,23 @@ local function check_permute(made, value)
    return value
 end
 
+--- What is wrong with a dtype to convert to, or nil.
+function rule_body.convert_fault(value)
+   if type(value) ~= "string" then
+      return ('convert (%s) must be a dtype, as "bfloat16", or false'):format(words.shown(value))
+   elseif not core.dtypes[value] then
+      return ("convert (%s) is no dtype%s"):format(words.shown(value), nearest.hint(value, nearest.keys(core.dtypes)))
+   end
+end
+
+local function check_convert(made, value)
+   local fault = value and rule_body.convert_fault(value)
+   if fault then
+      fail(made, "%s", fault)
+   end
+   return value
+end
+
 local function check_text(made, key, value)
    if type(value) ~= "string" or value == "" then
       fail(made, "%s (%s) must be a text%s", key, words.shown(value), (key == "full" or key == "skip") and ": the reason" or "")
@@ -218,6 +236,7 @@ local function check_strip(made, body, defaults)
    return {
       into = value("into") ~= nil and check_text(made, "into", value("into")) or nil,
       at = at, from = from, layout = layout, permute = check_permute(made, value("permute")), pad = pad,
+      convert = check_convert(made, value("convert")),
       picks = picks_in(at, from, layout), templates = {},
    }
 end

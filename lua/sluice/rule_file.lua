@@ -6,6 +6,7 @@ local advice = require "sluice.advice"
 local check = require "sluice.check"
 local core = require "sluice.core"
 local nearest = require "sluice.nearest"
+local rule_body = require "sluice.rule_body"
 local sandbox = require "sluice.sandbox"
 local words = require "sluice.words"
 
@@ -18,7 +19,7 @@ local FAMILIES = "sluice.rules."
 local KEYS = {
    name = "text", extends = "text or texts", strip = "texts", rename = "pairs", rename_live = "pairs", unsourced = "texts",
    pins = "list", rules = "list", otherwise = "text", full = "text", require_direct = "boolean",
-   scales = "scales",
+   scales = "scales", convert = "convert",
 }
 rule_file.keys = KEYS
 local MOST_ITEMS, MOST_DIMS = 100000, 8
@@ -265,11 +266,16 @@ local function check_table(file, result)
    end
    for key in pairs(KEYS) do
       if result[key] == false and KEYS[key] ~= "boolean" then
-         if key ~= "full" and key ~= "scales" then -- a file's false stands against what an extended one says
+         if key ~= "full" and key ~= "scales" and key ~= "convert" then -- a file's false stands against what an extended one says
             result[key] = nil -- a condition left it out
          end
       elseif KEYS[key] == "scales" and result[key] ~= nil then
          result[key] = check_scales(file, result[key])
+      elseif KEYS[key] == "convert" and result[key] ~= nil then
+         local fault = rule_body.convert_fault(result[key])
+         if fault then
+            fail(file, key, "%s", fault)
+         end
       elseif result[key] ~= nil then
          check_value(file, key, result[key])
       end

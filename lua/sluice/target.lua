@@ -231,6 +231,15 @@ local function order_of(strip, ndim, said, name)
    return order
 end
 
+-- The dtype in which a strip lands, nil for the parameter's own. A scale is no number of the model's: it stays as it is.
+local function converted(context, strip, param)
+   local to = strip.convert
+   if to == nil and param.dtype == "float32" then
+      to = context.set.convert
+   end
+   return not param.weight and to ~= param.dtype and to or nil
+end
+
 local function make(context, strip, said, param, at, from, placements)
    local name, shape = param.canonical, param.shape
    local shown = default.shape_text(shape)
@@ -244,7 +253,8 @@ local function make(context, strip, said, param, at, from, placements)
    local view = ranges(at, live_ndim, "at", said, name, shown)
    local mesh, numbers, everywhere, others_empty = layout(context.meshes, placements, strip_extents(source, shape), said, name)
    local pad = strip.pad or others_empty and "empty" or "none"
-   local id = context.plan.template(mesh, numbers, source, view, order_of(strip, ndim, said, name), pad)
+   local id = context.plan.template(mesh, numbers, source, view, order_of(strip, ndim, said, name), pad,
+      converted(context, strip, param))
    return { id = id, everywhere = everywhere }
 end
 
@@ -307,6 +317,9 @@ function target.templates(context, strip, entry, matcher, param, pins, pins_key)
    local said, name = entry.said, param.ruled
    local numbers, key, copies = pick_all(strip.picks, entry, matcher, said, name)
    key = (param.weight and param.weight.shape_key .. "/" or "") .. param.shape_key .. "|" .. pins_key .. "|" .. key
+   if strip.convert or context.set.convert then
+      key = param.dtype .. "|" .. key
+   end
    local found = strip.templates[key]
    if not found then
       found = {}

@@ -84,7 +84,7 @@ describe("a view", function()
    it("must be of a live tensor of the same dtype", function()
       assert.equal(place .. "worker rank 1 has no live 'x' for its box [0:4, 0:3]",
          problem({name = "y", shape = {4, 3}}, {layout = tp}))
-      assert.equal(place .. "is float32, but live 'x' [4, 3] is bfloat16; a direct destination has the same dtype",
+      assert.equal(place .. "is float32, but live 'x' [4, 3] is bfloat16; a direct destination has the same dtype, unless its rule says convert",
          problem({name = "x", dtype = "bfloat16", shape = {4, 3}}, {layout = tp}))
    end)
 end)

@@ -33,12 +33,12 @@ static sluice_status list_pieces(flow *f, const slc_route *route, sluice_error *
     return slc_route_to_worker(route, f->rank, &box, &f->pieces, error);
 }
 
-static void add_pieces(flow *f, const slc_param *param, uint32_t number, sum *of_param, int32_t *peers)
+static void add_pieces(flow *f, const slc_route *route, uint32_t number, sum *of_param, int32_t *peers)
 {
     int32_t first = f->rank < f->trainers ? f->trainers : 0;
     for (size_t i = 0; i < f->pieces.count; i++) {
         const slc_piece *piece = &f->pieces.item[i];
-        int64_t bytes = slc_box_volume(&piece->box) * param->dtype->bytes;
+        int64_t bytes = slc_box_volume(&piece->box) * route->item;
         sum *peer = &f->peer[piece->peer - first];
         *peers += peer->seen != number + 1;
         peer->seen = number + 1;
@@ -72,7 +72,7 @@ static sluice_status add_param(flow *f, const slc_param *param, uint32_t number,
         if (status == SLUICE_OK)
             status = list_pieces(f, &route, error);
         if (status == SLUICE_OK)
-            add_pieces(f, param, number, of_param, peers);
+            add_pieces(f, &route, number, of_param, peers);
     }
     return status;
 }

@@ -202,8 +202,8 @@ static const char *content_fault(const slc_job *job, const slc_served *served, s
 {
     const slc_job_param *param = &job->param[content->param];
     unsigned shown = 0;
-    if (param->dtype != served->dtype)
-        return "its dtype is not the parameter's";
+    if (param->dtype != served->dtype && slc_cast_find(param->dtype, served->dtype) == SLC_CAST_NONE)
+        return "its dtype is not the parameter's, and not one that this is converted to";
     for (int i = 0; i < param->ndim; i++) {
         if (!inside(content->from[i], content->extent[i], param->shape[i]))
             return "it leaves the parameter";

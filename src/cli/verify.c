@@ -100,7 +100,8 @@ static void compare(check *c, const slc_job_param *param, uint64_t source, int64
     while (expected[at] == found[at])
         at++;
     at -= at % element;
-    differ(c, param, source + at, live + (int64_t)at, expected + at, found + at, bytes - at);
+    uint64_t before = param == NULL ? at : at / element * (uint64_t)param->dtype->bytes;
+    differ(c, param, source + before, live + (int64_t)at, expected + at, found + at, bytes - at);
 }
 
 static void check_stretch(check *c, const slc_job_param *param, const slc_stretch *stretch)
@@ -125,6 +126,24 @@ static void check_stretch(check *c, const slc_job_param *param, const slc_stretc
         }
     }
     c->checked += (uint64_t)(stretch->unit * stretch->units);
+}
+
+/* The same where values are converted on the way: the stretch counts the parameter's bytes on both sides. */
+static void check_converted(check *c, slc_cast cast, const slc_job_param *param, const slc_stretch *stretch)
+{
+    unsigned char before[CHUNK], expected[CHUNK];
+    const int64_t most = CHUNK / SLC_CAST_FROM, count = stretch->unit / SLC_CAST_FROM * stretch->units;
+    for (int64_t done = 0; done < count; done += most) {
+        int64_t now = count - done < most ? count - done : most;
+        uint64_t from = (uint64_t)(stretch->source + done * SLC_CAST_FROM);
+        slc_values_write(&param->values, c->update, from, before, (size_t)now * SLC_CAST_FROM);
+        slc_cast_row(cast, expected, SLC_CAST_TO, before, SLC_CAST_FROM, now);
+        int64_t together = stretch->units == 1 ? now : 1, first = stretch->units == 1 ? done * SLC_CAST_FROM : done * stretch->step;
+        for (int64_t i = 0; i < now; i += together)
+            compare(c, param, from + (uint64_t)(i * SLC_CAST_FROM), (stretch->live + first + i * stretch->step) / SLC_CAST_FROM * SLC_CAST_TO,
+                    expected + i * SLC_CAST_TO, (size_t)(together * SLC_CAST_TO));
+    }
+    c->checked += (uint64_t)(count * SLC_CAST_TO);
 }
 
 static void check_zero(check *c, const slc_zero *zero)
@@ -177,8 +196,12 @@ static sluice_status check_served(check *c)
         slc_walk walk;
         slc_stretch stretch;
         slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
+        slc_cast cast = slc_cast_find(param->dtype, served->dtype);
         while (slc_walk_next(&walk, &stretch))
-            check_stretch(c, param, &stretch);
+            if (cast == SLC_CAST_NONE)
+                check_stretch(c, param, &stretch);
+            else
+                check_converted(c, cast, param, &stretch);
         if (slc_flag_raised(c->cancelled))
             return slc_fail(c->error, SLUICE_CANCELLED, "verify", "cancelled in update %llu", (unsigned long long)c->update);
     }

@@ -129,10 +129,17 @@ static void copy_content(slc_served *served, const slc_content *content, const s
     slc_walk walk;
     slc_stretch stretch;
     slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
+    slc_cast cast = slc_cast_find(param->dtype, served->dtype);
     while (slc_walk_next(&walk, &stretch))
-        for (int64_t i = 0; i < stretch.units; i++)
-            memcpy(served->data + stretch.live + i * stretch.step, data + stretch.source + i * stretch.unit,
-                   (size_t)stretch.unit);
+        for (int64_t i = 0; i < stretch.units; i++) {
+            const unsigned char *from = data + stretch.source + i * stretch.unit;
+            int64_t at = stretch.live + i * stretch.step;
+            if (cast == SLC_CAST_NONE)
+                memcpy(served->data + at, from, (size_t)stretch.unit);
+            else /* the walk counts the parameter's bytes on both sides */
+                slc_cast_row(cast, served->data + at / SLC_CAST_FROM * SLC_CAST_TO, SLC_CAST_TO, from, SLC_CAST_FROM,
+                             stretch.unit / SLC_CAST_FROM);
+        }
 }
 
 static void clear_padding(slc_served *served, const slc_zero *zero)

@@ -23,6 +23,16 @@ int slc_target_strip(const slc_param *param, const slc_target *target, int64_t s
     return ndim;
 }
 
+const slc_dtype *slc_target_dtype(const slc_param *param, const slc_target *target)
+{
+    return target->dtype == NULL ? param->dtype : target->dtype;
+}
+
+slc_cast slc_target_cast(const slc_param *param, const slc_target *target)
+{
+    return slc_cast_find(param->dtype, slc_target_dtype(param, target));
+}
+
 /* ---- checks ---- */
 
 static const char *keep(slc_plan *plan, const char *text)
@@ -98,6 +108,12 @@ static sluice_status check_target(slc_plan *plan, const slc_param *param, const 
                         strlen(given->live), SLC_MAX_NAME);
     if ((int)given->pad < SLC_PAD_NONE || given->pad > SLC_PAD_CLEAR)
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: unknown padding (%d)", place, (int)given->pad);
+    if (given->dtype != NULL && given->dtype != param->dtype && given->pad != SLC_PAD_CLEAR) {
+        target->dtype = given->dtype;
+        if (slc_target_cast(param, target) == SLC_CAST_NONE)
+            return slc_fail(error, SLUICE_INVALID, "destination", "%s: is %s, which cannot be converted to %s; known are %s", place,
+                            param->dtype->name, given->dtype->name, SLC_CASTS_KNOWN);
+    }
     sluice_status status = check_strip(param, given, target, place, error);
     if (status != SLUICE_OK)
         return status;
@@ -322,7 +338,7 @@ static bool same_target(const slc_plan *plan, const slc_plan *other, int ndim, c
 {
     slc_layout layout = *b->layout;
     layout.mesh = a->layout->mesh;
-    if (a->pad != b->pad || strcmp(a->live, b->live) != 0 || !slc_layout_equal(a->layout, &layout) ||
+    if (a->pad != b->pad || a->dtype != b->dtype || strcmp(a->live, b->live) != 0 || !slc_layout_equal(a->layout, &layout) ||
         slc_plan_mesh_index(plan, a->layout->mesh, true) != slc_plan_mesh_index(other, b->layout->mesh, true))
         return false;
     if (a->view.ndim != b->view.ndim || !same_ranges(ndim, a->source, b->source) ||
@@ -369,6 +385,8 @@ static void describe_target(const slc_param *param, const slc_target *target, ch
         slc_text_append(text, size, used, "%s%d", i == 0 ? " permuted " : ",", target->view.order[i]);
     slc_text_append(text, size, used, " ");
     slc_layout_text(target->layout, text, size, used);
+    if (target->dtype != NULL)
+        slc_text_append(text, size, used, " as %s", target->dtype->name);
     if (target->pad == SLC_PAD_ZERO)
         slc_text_append(text, size, used, " padded with zeros");
     if (target->pad == SLC_PAD_EMPTY)

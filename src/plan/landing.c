@@ -56,13 +56,17 @@ sluice_status slc_target_land(const slc_param *param, const slc_target *target, 
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: worker rank %d has no live '%s' for its box %s", place,
                         (int)rank, target->live, shape);
     }
-    if (tensor->dtype != param->dtype && !landing->clears) {
+    const slc_dtype *dtype = slc_target_dtype(param, target);
+    if (tensor->dtype != dtype && !landing->clears) {
         char shape[SLC_SHAPE_TEXT];
         slc_place_text(param, param->where, place);
         slc_shape_text(tensor->ndim, tensor->shape, shape);
         return slc_fail(error, SLUICE_INVALID, "destination",
-                        "%s: is %s, but live '%s' %s is %s; a direct destination has the same dtype", place, param->dtype->name,
-                        tensor->name, shape, tensor->dtype->name);
+                        "%s: %s %s, but live '%s' %s is %s; a direct destination has the same dtype%s", place,
+                        dtype == param->dtype ? "is" : "becomes", dtype->name, tensor->name, shape, tensor->dtype->name,
+                        dtype == param->dtype && slc_cast_find(dtype, tensor->dtype) != SLC_CAST_NONE
+                            ? ", unless its rule says convert"
+                            : "");
     }
     slc_view view = target->view;
     for (int d = view.ndim; landing->clears && d < tensor->ndim; d++)

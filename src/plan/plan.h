@@ -51,9 +51,14 @@ typedef struct slc_target {
     slc_view view;
     const slc_layout *layout;
     slc_pad pad;
+    const slc_dtype *dtype; /* in which it lands: a conversion that there is (base/cast.h); NULL: as the parameter */
 } slc_target;
 
 struct slc_param;
+/* The dtype in which a target lands, and the conversion to it. */
+const slc_dtype *slc_target_dtype(const struct slc_param *param, const slc_target *target);
+slc_cast slc_target_cast(const struct slc_param *param, const slc_target *target);
+
 /*
  * The strip's dims: ndim and extents; *dim_of[i], the parameter's dim behind strip dim i, may be NULL. With SLC_PAD_CLEAR
  * they are the view's, all of extent 0, and dim_of is not filled in.

@@ -21,7 +21,8 @@ enum {
     RANGE_COUNT = 1, /* start, step and count follow */
     RANGE_TO_END = 2, /* start and step follow */
     RANGE_SELECT = 3, /* the index follows */
-    HAS_COMPANIONS = 8 /* beside the mode */
+    HAS_COMPANIONS = 8, /* beside the mode */
+    CONVERTS = 8 /* beside the padding */
 };
 
 #define MOST_TARGETS ((size_t)1 << 20) /* of a plan that is received */
@@ -95,7 +96,9 @@ static void put_target(writer *w, const slc_param *param, const slc_target *targ
 {
     put_reference(w, &w->texts, target->live);
     put_reference(w, &w->layouts, target->layout);
-    slc_buffer_u8(w->buffer, (uint8_t)target->pad);
+    slc_buffer_u8(w->buffer, (uint8_t)(target->pad | (target->dtype == NULL ? 0 : CONVERTS)));
+    if (target->dtype != NULL)
+        slc_buffer_u8(w->buffer, target->dtype->code);
     for (int d = 0; d < param->ndim; d++)
         put_range(w->buffer, target->source[d], param->shape[d]);
     slc_buffer_u8(w->buffer, (uint8_t)target->view.ndim);
@@ -337,7 +340,15 @@ static void get_target(reader *r, const slc_param *param, slc_target *target)
         target->layout = r->layout[layout];
     else
         r->in.failed = true;
-    target->pad = (slc_pad)get_within(r, SLC_PAD_CLEAR);
+    int64_t coded = get_within(r, CONVERTS + SLC_PAD_CLEAR);
+    target->pad = (slc_pad)(coded & (CONVERTS - 1));
+    if ((coded & CONVERTS) != 0) {
+        target->dtype = slc_dtype_by_code(slc_read_u8(&r->in));
+        if (target->dtype == NULL || target->dtype == param->dtype)
+            r->in.failed = true; /* there is one way to say the same */
+    }
+    if (target->pad > SLC_PAD_CLEAR)
+        r->in.failed = true;
     for (int d = 0; d < param->ndim && !r->in.failed; d++)
         target->source[d] = get_range(r, param->shape[d]);
     target->view.ndim = (int)get_within(r, SLC_MAX_DIMS);

@@ -32,12 +32,12 @@ typedef struct block {
     slc_stride dim[SLC_MAX_DIMS]; /* innermost first */
 } block;
 
-static void wrap(block *b, int64_t count, int64_t source, int64_t destination)
+static void wrap(block *b, int64_t count, int64_t source, int64_t destination, bool casts)
 {
     if (count == 1)
         return;
     slc_stride *last = b->ndim == 0 ? NULL : &b->dim[b->ndim - 1];
-    if (last == NULL && source == b->run && destination == b->run)
+    if (last == NULL && !casts && source == b->run && destination == b->run)
         b->run *= count;
     else if (last != NULL && source == last->source * last->count && destination == last->destination * last->count)
         last->count *= count;
@@ -92,10 +92,11 @@ static int64_t source_of(const slc_route *route, const slc_piece *piece, int64_t
 static bool make_copy(slc_program *program, const slc_route *route, const slc_piece *piece, const slc_landing *landing,
                       slc_copy *copy)
 {
-    int64_t item = route->param->dtype->bytes, extent[SLC_MAX_DIMS], source[SLC_MAX_DIMS], destination[SLC_MAX_DIMS];
+    int64_t item = route->item, extent[SLC_MAX_DIMS], source[SLC_MAX_DIMS], destination[SLC_MAX_DIMS];
     block b = { .run = item };
     bool good = true;
-    *copy = (slc_copy){ .peer = piece->peer };
+    bool casts = route->cast != SLC_CAST_NONE;
+    *copy = (slc_copy){ .peer = piece->peer, .cast = route->cast };
     copy->source = source_of(route, piece, source);
     for (int s = 0; s < route->ndim; s++)
         extent[s] = piece->box.high[s] - piece->box.low[s];
@@ -110,7 +111,9 @@ static bool make_copy(slc_program *program, const slc_route *route, const slc_pi
         }
     }
     for (int s = route->ndim - 1; s >= 0; s--)
-        wrap(&b, extent[s], source[s], destination[s]);
+        wrap(&b, extent[s], source[s], destination[s], casts);
+    if (casts && b.ndim == 0)
+        b.dim[b.ndim++] = (slc_stride){ .count = 1, .source = SLC_CAST_FROM, .destination = SLC_CAST_TO };
     copy->run = b.run;
     copy->ndim = b.ndim;
     copy->bytes = slc_box_volume(&piece->box) * item;
@@ -146,7 +149,7 @@ static bool add_fill(compiler *c, const slc_landing *landing, int64_t offset, co
     int64_t bytes = b.run;
     for (int d = landing->ndim - 1; d >= 0; d--) {
         bytes *= extent[d];
-        wrap(&b, extent[d], landing->window.stride[d], landing->window.stride[d]);
+        wrap(&b, extent[d], landing->window.stride[d], landing->window.stride[d], false);
     }
     if (bytes == 0)
         return true;

@@ -18,10 +18,11 @@ typedef struct slc_stride {
 } slc_stride;
 
 /*
- * A strided copy: `run` contiguous bytes on both sides, repeated over ndim outer dims, collapsed to as few as the strides
+ * A strided copy: `run` contiguous bytes on both sides (with a conversion one element, as it lands, and at least one dim), repeated
+ * over ndim outer dims, collapsed to as few as the strides
  * allow. Offsets and strides are in bytes: source ones from the start of the trainer's shard (contiguous, row-major),
  * destination ones from the live tensor's data or the staging slot. On a trainer, destination strides are those of the
- * packed piece, and `buffer` is unused (0).
+ * packed piece, and `buffer` is unused (0). What travels and what is counted are bytes as they land.
  */
 typedef struct slc_copy {
     int32_t peer;    /* world rank of the other side */
@@ -29,9 +30,13 @@ typedef struct slc_copy {
     int64_t source, destination;
     int64_t run;
     int64_t bytes; /* run times all counts */
+    slc_cast cast;
     uint32_t ndim;
     const slc_stride *dim;
 } slc_copy;
+
+/* Contiguous bytes on the source's side. */
+static inline int64_t slc_copy_source_run(const slc_copy *copy) { return copy->cast == SLC_CAST_NONE ? copy->run : SLC_CAST_FROM; }
 
 /* Bytes to clear in a live tensor: `run` bytes at destination, over ndim dims (source strides unused). */
 typedef struct slc_fill {

@@ -30,7 +30,11 @@ static sluice_status append(slc_piece_list *list, const slc_piece *piece, sluice
 void slc_route_direct(const slc_param *param, uint32_t target, slc_route *route)
 {
     const slc_target *direct = &param->target[target];
-    *route = (slc_route){ .param = param, .target = target, .layout = direct->layout };
+    *route = (slc_route){ .param = param,
+                          .target = target,
+                          .layout = direct->layout,
+                          .cast = slc_target_cast(param, direct),
+                          .item = slc_target_dtype(param, direct)->bytes };
     route->ndim = slc_target_strip(param, direct, route->shape, route->dim_of);
     for (int d = 0; d < param->ndim; d++)
         route->range[d] = direct->source[d];
@@ -38,7 +42,7 @@ void slc_route_direct(const slc_param *param, uint32_t target, slc_route *route)
 
 void slc_route_full(const slc_param *param, const slc_layout *everyone, slc_route *route)
 {
-    *route = (slc_route){ .param = param, .layout = everyone, .ndim = param->ndim };
+    *route = (slc_route){ .param = param, .layout = everyone, .ndim = param->ndim, .item = param->dtype->bytes };
     for (int d = 0; d < param->ndim; d++) {
         route->shape[d] = param->shape[d];
         route->dim_of[d] = d;

@@ -18,6 +18,8 @@ typedef struct slc_route {
     slc_range range[SLC_MAX_DIMS]; /* the strip, in the parameter's dims */
     const slc_layout *layout;      /* over the workers */
     slc_schedule schedule;
+    slc_cast cast; /* on the way */
+    int64_t item;  /* bytes of an element as it travels and lands */
 } slc_route;
 
 typedef struct slc_piece {

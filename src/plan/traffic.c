@@ -52,7 +52,7 @@ static sluice_status note(counter *c, const slc_route *route, uint32_t param, bo
     memset(added, 0, sizeof *added);
     added->source = source->source;
     added->layout = route->layout;
-    added->width = source->dtype->bytes;
+    added->width = route->item;
     added->parts = route->schedule.parts;
     added->ndim = source->ndim;
     for (int d = 0; d < source->ndim; d++) {

@@ -58,7 +58,7 @@ static bool takes_part(const slc_param *param, const slc_target *target)
     return false;
 }
 
-/* target(i, t) of a direct parameter -> { live, take, view, layout, permute, pad }; without what is as it is */
+/* target(i, t) of a direct parameter -> { live, take, view, layout, permute, pad, convert }; without what is as it is */
 static int read_target(lua_State *L)
 {
     slc_route route;
@@ -80,6 +80,7 @@ static int read_target(lua_State *L)
     slc_layout_text(target->layout, text, sizeof text, &used);
     slc_explain_set_text(L, "layout", text);
     slc_explain_set_text(L, "pad", PADS[target->pad]);
+    slc_explain_set_text(L, "convert", target->dtype == NULL ? "" : target->dtype->name);
     bool permuted = false;
     lua_createtable(L, route.ndim, 0);
     for (int i = 0; i < route.ndim; i++) {

@@ -146,7 +146,7 @@ static int read_slice(lua_State *L)
     if (!slc_layout_box(route.layout, route.ndim, route.shape, (int32_t)luaL_checkint(L, 3), &box) || slc_box_empty(&box))
         return 0;
     lua_newtable(L);
-    slc_explain_set_number(L, "bytes", slc_box_volume(&box) * param->dtype->bytes);
+    slc_explain_set_number(L, "bytes", slc_box_volume(&box) * route.item);
     slc_explain_set_source(L, &route, &box);
     if (param->mode == SLC_MODE_DIRECT)
         slc_explain_set_live(L, &param->target[route.target], &box);
@@ -258,7 +258,7 @@ static int read_feeders(lua_State *L)
 static int read_pieces(lua_State *L)
 {
     slc_route route;
-    const slc_param *param = slc_explain_route(L, &route);
+    (void)slc_explain_route(L, &route);
     list_pieces(L, &route, (int32_t)luaL_checkint(L, 3));
     const slc_piece_list *pieces = &slc_explainer_of(L)->pieces;
     lua_createtable(L, (int)pieces->count, 0);
@@ -266,7 +266,7 @@ static int read_pieces(lua_State *L)
         const slc_piece *piece = &pieces->item[i];
         lua_newtable(L);
         slc_explain_set_number(L, "trainer", piece->peer);
-        slc_explain_set_number(L, "bytes", slc_box_volume(&piece->box) * param->dtype->bytes);
+        slc_explain_set_number(L, "bytes", slc_box_volume(&piece->box) * route.item);
         slc_explain_set_source(L, &route, &piece->box);
         lua_rawseti(L, -2, (int)i + 1);
     }

@@ -165,7 +165,10 @@ static slc_target *next_template(lua_State *L, slc_resolver *r)
     return target;
 }
 
-/* template(mesh name, placements, ranges of the parameter, ranges of the live tensor, order, pad: nil or a word of PADS) -> its number */
+/*
+ * template(mesh name, placements, ranges of the parameter, ranges of the live tensor, order, pad: nil or a word of PADS, dtype in
+ * which it lands or nil) -> its number
+ */
 static int add_template(lua_State *L)
 {
     static const char *const PADS[] = { "none", "zero", "empty", "clear", NULL }; /* as slc_pad */
@@ -184,6 +187,7 @@ static int add_template(lua_State *L)
         lua_pop(L, 1);
     }
     target->pad = (slc_pad)luaL_checkoption(L, 6, PADS[0], PADS);
+    target->dtype = lua_isnoneornil(L, 7) ? NULL : slc_dtype_find(luaL_checkstring(L, 7));
     target->layout = slc_plan_layout(r->plan, &layout);
     if (target->layout == NULL)
         slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a layout");

@@ -134,9 +134,10 @@ local function add_target(lines, target, name)
       add(lines, "clears   %s%s, on workers that have it%s", target.live, view_text(target.view),
          target.layout:sub(1, 2) == "()" and "" or " at " .. target.layout)
    elseif target.live then
-      add(lines, "into     %s%s, %s%s%s%s", target.live, view_text(target.view), layout_text(target.layout, "whole on each"),
+      add(lines, "into     %s%s, %s%s%s%s%s", target.live, view_text(target.view), layout_text(target.layout, "whole on each"),
          target.take and ", takes " .. target.take or "",
-         target.permute and ", its dims in the order " .. table.concat(target.permute, ", ") or "", PADDED[target.pad] or "")
+         target.permute and ", its dims in the order " .. table.concat(target.permute, ", ") or "",
+         target.convert and ", converted to " .. target.convert or "", PADDED[target.pad] or "")
    else
       add(lines, "whole    to load_weights on every worker")
    end

@@ -96,7 +96,7 @@ function serving.new(part, config, rank, prefixes)
       moe_r = sizes.ep and 0 or mesh.coordinate(expert, rank, "tp"),
       is_first = stage == 0, is_last = stage == sizes.pp - 1,
       first_layer = first_layer, last_layer = first_layer + counts[stage + 1] - 1,
-      dtype = config.dtype, list = {}, attributes = {}, prefixes = prefixes, unsourced = false,
+      dtype = part.dtype or config.dtype, list = {}, attributes = {}, prefixes = prefixes, unsourced = false,
    }, serving)
    if config.num_experts then
       self.first_expert, self.local_experts =

@@ -2,12 +2,14 @@
  * kernels_driver.c: tables of random strided copies through the plugin's kernels, on a GPU or the stand-in for one, against
  * a loop over single bytes.
  *
- *     kernels_driver [SEED [CASES [DEVICE]]]
+ *     kernels_driver [SEED [CASES [DEVICE]]]      random shapes, some with conversions
+ *     kernels_driver casts [DEVICE]               each conversion, of numbers on both sides of every halfway case
  *
- * Prints one line: "seed S: N cases, B bytes: equal", or the first difference and how to see it again. Exit status 1 for a
+ * Prints one line: "seed S: N cases, B bytes: equal", "N numbers: equal", or the first difference and how to see it again. Exit status 1 for a
  * difference, 3 where there is no GPU.
  */
 #include "base/memory.h"
+#include "cast_oracle.h"
 #include "transport/nccl/kernels.h"
 
 #include <inttypes.h>
@@ -20,6 +22,7 @@ enum { MOST_MOVES = 6, MOST_BYTES = 1 << 18, ROOM = 4 << 20, POISON = 0xA5 };
 typedef struct shape {
     uint64_t from, to; /* offsets */
     int64_t run;
+    slc_cast cast;
     uint32_t ndim;
     slc_stride dim[SLC_MAX_DIMS];
     uint64_t bytes;
@@ -48,8 +51,11 @@ static uint64_t below(bench *b, uint64_t most)
     return next(b) % most;
 }
 
-/* Strides of one side: dims nested in a random order, some with gaps, all multiples of `grain`. Returns the bytes spanned. */
-static uint64_t nest(bench *b, shape *s, bool to, int64_t grain)
+/*
+ * Strides of one side: dims nested in a random order around `item` bytes, some with gaps, all multiples of `grain`. Returns the
+ * bytes spanned.
+ */
+static uint64_t nest(bench *b, shape *s, bool to, int64_t grain, int64_t item)
 {
     uint32_t order[SLC_MAX_DIMS];
     for (uint32_t d = 0; d < s->ndim; d++) {
@@ -57,7 +63,7 @@ static uint64_t nest(bench *b, shape *s, bool to, int64_t grain)
         order[d] = order[other];
         order[other] = d;
     }
-    int64_t step = s->run;
+    int64_t step = item;
     for (uint32_t i = 0; i < s->ndim; i++) {
         slc_stride *dim = &s->dim[order[i]];
         step += (int64_t)below(b, 3) * grain * (int64_t)below(b, 4);
@@ -72,8 +78,10 @@ static bool invent(bench *b, shape *s, uint64_t *from_used, uint64_t *to_used)
 {
     static const int64_t grains[] = { 1, 2, 4, 8, 16, 32 };
     const int64_t grain = grains[below(b, 6)];
-    *s = (shape){ .ndim = (uint32_t)below(b, SLC_MAX_DIMS + 1) };
-    s->run = grain * (int64_t)(1 + below(b, below(b, 4) == 0 ? 5000 : 20));
+    *s = (shape){ .ndim = (uint32_t)below(b, SLC_MAX_DIMS + 1), .cast = (slc_cast)below(b, SLC_CASTS) };
+    if (s->cast != SLC_CAST_NONE && s->ndim == 0)
+        return false;
+    s->run = s->cast != SLC_CAST_NONE ? SLC_CAST_TO : grain * (int64_t)(1 + below(b, below(b, 4) == 0 ? 5000 : 20));
     s->bytes = (uint64_t)s->run;
     for (uint32_t d = 0; d < s->ndim; d++) {
         s->dim[d].count = 1 + (int64_t)below(b, below(b, 8) == 0 ? 6000 : 7);
@@ -82,12 +90,21 @@ static bool invent(bench *b, shape *s, uint64_t *from_used, uint64_t *to_used)
             return false;
     }
     uint64_t shift = below(b, 2) == 0 ? 0 : (uint64_t)grain * below(b, 16);
-    uint64_t from_bytes = nest(b, s, false, grain), to_bytes = nest(b, s, true, grain);
+    uint64_t from_bytes = nest(b, s, false, grain, s->cast != SLC_CAST_NONE ? SLC_CAST_FROM : s->run);
+    uint64_t to_bytes = nest(b, s, true, grain, s->run);
     s->from = *from_used + shift;
     s->to = *to_used + shift;
     *from_used = (s->from + from_bytes + 63) / 64 * 64;
     *to_used = (s->to + to_bytes + 63) / 64 * 64;
     return *from_used <= ROOM && *to_used <= ROOM;
+}
+
+static void expect_cast(slc_cast cast, const unsigned char *from, unsigned char *to)
+{
+    uint32_t before;
+    memcpy(&before, from, sizeof before);
+    uint16_t behind = (uint16_t)small_oracle(cast == SLC_CAST_F32_BF16 ? BFLOAT16 : FLOAT16, before);
+    memcpy(to, &behind, sizeof behind);
 }
 
 static void expect(bench *b, const shape *s)
@@ -99,7 +116,9 @@ static void expect(bench *b, const shape *s)
             from += (uint64_t)(index[d] * s->dim[d].source);
             to += (uint64_t)(index[d] * s->dim[d].destination);
         }
-        for (int64_t i = 0; i < s->run; i++)
+        if (s->cast != SLC_CAST_NONE)
+            expect_cast(s->cast, b->source + from, b->expected + to);
+        for (int64_t i = 0; i < s->run && s->cast == SLC_CAST_NONE; i++)
             b->expected[to + (uint64_t)i] = b->source[from + (uint64_t)i];
         uint32_t d = s->ndim;
         while (d > 0 && ++index[d - 1] == s->dim[d - 1].count)
@@ -137,7 +156,8 @@ static sluice_status one_case(bench *b, uint64_t number, sluice_error *error)
         }
         kept[0] = from_used;
         kept[1] = to_used;
-        status = slc_moves_add(&moves, b->from + made[i].from, b->to + made[i].to, made[i].run, made[i].ndim, made[i].dim, error);
+        const slc_copy copy = { .run = made[i].run, .cast = made[i].cast, .ndim = made[i].ndim, .dim = made[i].dim };
+        status = slc_moves_add(&moves, b->from + made[i].from, b->to + made[i].to, &copy, error);
     }
     if (status == SLUICE_OK)
         status = slc_moves_place(&moves, &b->kernels, b->stream, error);
@@ -208,8 +228,76 @@ static void close_bench(bench *b)
     free(b->expected);
 }
 
+/* Every upper part of a float32 that a float16 can tell from the next, with what lies on either side of halfway. */
+static uint32_t number_at(size_t i)
+{
+    static const uint32_t rest[] = { 0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF };
+    const size_t count = sizeof rest / sizeof rest[0];
+    return (uint32_t)(i / count) << 13 | rest[i % count];
+}
+
+/* As many of them as the memory holds, again and again. */
+static sluice_status all_casts(bench *b, uint64_t *numbers, sluice_error *error)
+{
+    const size_t all = 6 << 19, most = ROOM / SLC_CAST_FROM;
+    size_t where = SIZE_MAX;
+    sluice_status status = SLUICE_OK;
+    for (slc_cast cast = SLC_CAST_F32_BF16; cast < SLC_CASTS; cast++)
+        for (size_t first = 0; first < all && status == SLUICE_OK; first += most) {
+            size_t count = all - first < most ? all - first : most;
+            for (size_t i = 0; i < count; i++) {
+                uint32_t number = number_at(first + i);
+                memcpy(b->source + i * SLC_CAST_FROM, &number, sizeof number);
+            }
+            const slc_stride dim = { .count = (int64_t)count, .source = SLC_CAST_FROM, .destination = SLC_CAST_TO };
+            const slc_copy copy = { .run = SLC_CAST_TO, .cast = cast, .ndim = 1, .dim = &dim };
+            const shape s = { .run = SLC_CAST_TO, .cast = cast, .ndim = 1, .dim = { dim } };
+            slc_moves moves = { 0 };
+            memset(b->expected, POISON, ROOM);
+            expect(b, &s);
+            CUresult result = b->cuda.MemcpyAsync(b->from, (CUdeviceptr)(uintptr_t)b->source, ROOM, b->stream);
+            if (result == CUDA_SUCCESS)
+                result = b->cuda.MemsetD8Async(b->to, POISON, ROOM, b->stream);
+            status = slc_moves_add(&moves, b->from, b->to, &copy, error);
+            if (status == SLUICE_OK)
+                status = slc_moves_place(&moves, &b->kernels, b->stream, error);
+            if (status == SLUICE_OK && result == CUDA_SUCCESS)
+                result = slc_moves_launch(&moves, &b->kernels, 0, 1, 0, b->stream);
+            if (status == SLUICE_OK && result == CUDA_SUCCESS)
+                result = compare(b, &where);
+            slc_moves_clear(&moves, &b->kernels);
+            if (status == SLUICE_OK && where != SIZE_MAX)
+                status = slc_fail(error, SLUICE_DISAGREE, "kernels", "conversion %d of %08x: byte %zu is %02x, must be %02x", (int)cast,
+                                  number_at(first + where / SLC_CAST_TO), where % SLC_CAST_TO, b->result[where], b->expected[where]);
+            if (status == SLUICE_OK)
+                status = slc_cuda_check(&b->cuda, result, "kernels", "conversions", error);
+            *numbers += count;
+        }
+    return status;
+}
+
+static int run_casts(int ordinal)
+{
+    sluice_error error = SLUICE_ERROR_INIT;
+    bench b = { .state = 1 };
+    uint64_t numbers = 0;
+    sluice_status status = open_bench(&b, ordinal, &error);
+    bool is_open = status == SLUICE_OK;
+    if (is_open)
+        status = all_casts(&b, &numbers, &error);
+    if (status == SLUICE_OK)
+        printf("%" PRIu64 " numbers: equal\n", numbers);
+    else
+        printf("%s\n", error.text);
+    if (is_open)
+        close_bench(&b);
+    return status == SLUICE_OK ? 0 : is_open ? 1 : 3;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "casts") == 0)
+        return run_casts(argc > 2 ? atoi(argv[2]) : 0);
     const uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, cases = argc > 2 ? strtoull(argv[2], NULL, 10) : 100;
     sluice_error error = SLUICE_ERROR_INIT;
     bench b = { .state = seed };

@@ -8,7 +8,8 @@
 /* Bytes from the first to behind the last of one side. */
 static size_t reach(const slc_move *move, bool to)
 {
-    size_t bytes = move->unit;
+    bool casts = move->cast != SLC_CAST_NONE;
+    size_t bytes = !casts ? move->unit : move->unit > 1 ? (to ? move->unit / 2 : move->unit) : (to ? SLC_CAST_TO : SLC_CAST_FROM);
     for (uint32_t d = 0; d < move->ndim; d++)
         bytes += (size_t)(move->dim[d].count - 1) * (size_t)(to ? move->dim[d].to : move->dim[d].from);
     return bytes;
@@ -22,7 +23,8 @@ static bool is_sound_move(const void *parameters, bool (*holds)(uint64_t address
     uint64_t tile = range->first;
     for (uint64_t i = 0; i < range->count; i++) {
         const slc_move *move = &range->move[i];
-        if (move->ndim < 1 || move->ndim > SLC_MOVE_DIMS || move->first != tile || (move->from | move->to) % move->unit != 0 ||
+        if (move->ndim < 1 || move->ndim > SLC_MOVE_DIMS || move->first != tile || move->from % move->unit != 0 ||
+            move->to % (move->cast == SLC_CAST_NONE ? move->unit : move->unit > 1 ? move->unit / 2 : 1) != 0 ||
             !holds(move->from, reach(move, false)) || !holds(move->to, reach(move, true)))
             return false;
         tile += (move->units + SLC_TILE - 1) / SLC_TILE;

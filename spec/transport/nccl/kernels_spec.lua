@@ -25,6 +25,13 @@ describe("the kernels of libsluice_cuda", function()
       end
    end)
 
+   it("convert both sides of every halfway case as an oracle does that knows no bits", function()
+      local text = driver("casts")
+      if text then
+         assert.equal("6291456 numbers: equal\n", text)
+      end
+   end)
+
    it("are refused by name for a GPU that they are not compiled for", function()
       local text = driver("1 1", "SLUICE_CUDA_ON_CPU_OLD=1")
       if text then

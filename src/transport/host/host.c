@@ -328,7 +328,7 @@ static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *desti
     enum { PIECE = 64 << 20 };
     sluice_status status = SLUICE_OK;
     if (copy->bytes <= PIECE) {
-        slc_strided_copy(destination, source, copy->run, copy->ndim, copy->dim);
+        slc_strided_move(destination, source, copy->cast, copy->run, copy->ndim, copy->dim);
         return slc_wait_tick(wait, "copying from", peer->rank, error);
     }
     if (copy->ndim == 0) {
@@ -346,7 +346,7 @@ static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *desti
     int64_t each = copy->bytes / outer.count, most = each >= PIECE ? 1 : PIECE / each;
     for (int64_t i = 0; status == SLUICE_OK && i < outer.count; i += most) {
         dim[0].count = outer.count - i < most ? outer.count - i : most;
-        slc_strided_copy(destination + i * outer.destination, source + i * outer.source, part.run, part.ndim, dim);
+        slc_strided_move(destination + i * outer.destination, source + i * outer.source, part.cast, part.run, part.ndim, dim);
         status = slc_wait_tick(wait, "copying from", peer->rank, error);
     }
     return status;

@@ -66,7 +66,7 @@ const char *slc_host_param(const slc_transport *transport, uint32_t param);
 /* Bytes from a copy's first source byte to behind its last. */
 static inline int64_t slc_copy_span(const slc_copy *copy)
 {
-    int64_t span = copy->run;
+    int64_t span = slc_copy_source_run(copy);
     for (uint32_t i = 0; i < copy->ndim; i++)
         span += (copy->dim[i].count - 1) * copy->dim[i].source;
     return span;

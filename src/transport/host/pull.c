@@ -31,6 +31,7 @@ enum {
 struct slc_pull_spread {
     unsigned char *destination;
     const unsigned char *source;
+    slc_cast cast;
     int64_t run;
     uint32_t ndim;
     slc_stride dim[SLC_MAX_DIMS];
@@ -255,7 +256,7 @@ sluice_status slc_pull_drain(slc_transport *transport, slc_wait *wait, sluice_er
     slc_pull_bounce *bounce = &transport->bounce;
     for (uint32_t i = 0; i < bounce->nspreads; i++) {
         const struct slc_pull_spread *spread = &bounce->spread[i];
-        slc_strided_copy(spread->destination, spread->source, spread->run, spread->ndim, spread->dim);
+        slc_strided_move(spread->destination, spread->source, spread->cast, spread->run, spread->ndim, spread->dim);
     }
     bounce->nspreads = 0;
     bounce->used = 0;
@@ -303,10 +304,11 @@ typedef struct shape {
 
 static shape shape_of(const slc_copy *copy)
 {
-    shape s = { .first = copy->ndim, .span = copy->run, .steps = 1 };
+    const int64_t run = slc_copy_source_run(copy);
+    shape s = { .first = copy->ndim, .span = run, .steps = 1 };
     while (s.first > 0) {
         slc_stride d = copy->dim[s.first - 1];
-        if (d.source - s.span > VECTOR_COST - copy->run / 2)
+        if (d.source - s.span > VECTOR_COST - run / 2)
             break;
         int64_t most = (BLOCK_BYTES - s.span) / (d.source > 0 ? d.source : 1) + 1;
         if (most < d.count) {
@@ -326,7 +328,7 @@ static sluice_status pull_blocks(slc_transport *transport, slc_host_peer *peer, 
     slc_pull_bounce *bounce = &transport->bounce;
     unsigned char *at = bounce->data + bounce->used;
     struct slc_pull_spread *spread = &bounce->spread[bounce->nspreads];
-    *spread = (struct slc_pull_spread){ .destination = destination, .source = at, .run = copy->run };
+    *spread = (struct slc_pull_spread){ .destination = destination, .source = at, .cast = copy->cast, .run = copy->run };
     slc_stride line = { .count = 1 };
     if (s.first > 0) {
         line = copy->dim[s.first - 1];
@@ -425,7 +427,7 @@ sluice_status slc_pull_copy(slc_transport *transport, slc_host_peer *peer, const
         if (cross(copy, crossed))
             return pull_crossed(transport, peer, copy, crossed, destination, source, wait, error);
         shape s = shape_of(copy);
-        if (s.first < copy->ndim || s.steps > 1)
+        if (s.first < copy->ndim || s.steps > 1 || copy->cast != SLC_CAST_NONE)
             return pull_short_rows(transport, peer, copy, s, destination, source, wait, error);
     }
     return pull_rows(transport, peer, copy, destination, source, wait, error);

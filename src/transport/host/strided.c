@@ -89,6 +89,35 @@ void slc_strided_copy(unsigned char *destination, const unsigned char *source, i
     }
 }
 
+void slc_strided_move(unsigned char *destination, const unsigned char *source, slc_cast cast, int64_t run, uint32_t ndim,
+                      const slc_stride *dim)
+{
+    if (cast == SLC_CAST_NONE) {
+        slc_strided_copy(destination, source, run, ndim, dim);
+        return;
+    }
+    slc_stride inner = dim[ndim - 1];
+    int64_t index[SLC_MAX_DIMS] = { 0 };
+    for (uint32_t i = 0; i < ndim; i++)
+        if (dim[i].count <= 0)
+            return;
+    for (;;) {
+        slc_cast_row(cast, destination, inner.destination, source, inner.source, inner.count);
+        uint32_t i = ndim - 1;
+        for (; i > 0; i--) {
+            destination += dim[i - 1].destination;
+            source += dim[i - 1].source;
+            if (++index[i - 1] < dim[i - 1].count)
+                break;
+            destination -= dim[i - 1].count * dim[i - 1].destination;
+            source -= dim[i - 1].count * dim[i - 1].source;
+            index[i - 1] = 0;
+        }
+        if (i == 0)
+            return;
+    }
+}
+
 void slc_strided_clear(unsigned char *destination, int64_t run, uint32_t ndim, const slc_stride *dim)
 {
     int64_t index[SLC_MAX_DIMS] = { 0 };
@@ -152,11 +181,16 @@ int64_t slc_strided_step(slc_strided_cursor *cursor, unsigned char *packed, int6
 {
     const slc_copy *copy = cursor->copy;
     int64_t wanted = limit < cursor->left ? limit : cursor->left, done = 0;
+    bool casts = cursor->reads && copy->cast != SLC_CAST_NONE;
     while (done < wanted) {
         int64_t rest = wanted - done, moved;
         if (cursor->within > 0 || rest < copy->run || copy->ndim == 0) {
             moved = copy->run - cursor->within < rest ? copy->run - cursor->within : rest;
-            unsigned char *row = cursor->at + cursor->within;
+            unsigned char *row = cursor->at + cursor->within, landed[SLC_CAST_TO];
+            if (casts) {
+                slc_cast_row(copy->cast, landed, 0, cursor->at, 0, 1);
+                row = landed + cursor->within;
+            }
             memcpy(cursor->reads ? packed : row, cursor->reads ? row : packed, (size_t)moved);
             cursor->within += moved;
             if (cursor->within == copy->run) {
@@ -169,7 +203,9 @@ int64_t slc_strided_step(slc_strided_cursor *cursor, unsigned char *packed, int6
             if (rows > rest / copy->run)
                 rows = rest / copy->run;
             moved = rows * copy->run;
-            if (cursor->reads)
+            if (casts)
+                slc_cast_row(copy->cast, packed, copy->run, cursor->at, step, rows);
+            else if (cursor->reads)
                 copy_rows(packed, copy->run, cursor->at, step, copy->run, rows);
             else
                 copy_rows(cursor->at, step, packed, copy->run, copy->run, rows);

@@ -7,6 +7,10 @@
 /* `run` bytes repeated over ndim dims, outer first. The two sides must not overlap. */
 void slc_strided_copy(unsigned char *destination, const unsigned char *source, int64_t run, uint32_t ndim, const slc_stride *dim);
 
+/* The same with a conversion: one element is the run, and there is a dim. NONE is slc_strided_copy. */
+void slc_strided_move(unsigned char *destination, const unsigned char *source, slc_cast cast, int64_t run, uint32_t ndim,
+                      const slc_stride *dim);
+
 enum { SLC_CROSSED_RUN = 64 };
 
 /*
@@ -20,7 +24,7 @@ void slc_strided_clear(unsigned char *destination, int64_t run, uint32_t ndim, c
 
 /*
  * One side of a copy as a stream of packed bytes that can stop anywhere. Begin with the strided side's base address;
- * `left` counts down to 0.
+ * `left` counts down to 0. What is read is converted.
  */
 typedef struct slc_strided_cursor {
     const slc_copy *copy;

@@ -82,7 +82,7 @@ typedef struct slc_nccl_peer {
     uint64_t *offset; /* of each move's source, from the start of this rank's shard */
     size_t offset_capacity;
     double engine_ns, saved_ns; /* estimates: of everything by copy engines; what the kernel takes off that */
-    uint64_t engine_bytes, kernel_bytes;
+    uint64_t engine_bytes, kernel_bytes, offered_bytes; /* offered: to the kernel, that copy engines could carry */
     CUstream stream;
     slc_copies copies; /* for one launch, which goes when they are `enough` */
     size_t enough, first_move, end_move; /* the moves of that launch */
@@ -153,10 +153,14 @@ sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *p
                                 sluice_error *error);
 
 /*
- * way.c, on a trainer. offer: a copy of a parameter that became the landings from `first` on; `to` as mapped here. settle:
+ * way.c, on a trainer. converts: refuses a conversion of a parameter that this rank cannot do. convert: a copy that only a kernel can do. offer: one that became the landings from `first` on; `to` as
+ * mapped here. settle:
  * after the last offer, decides what the kernel carries and puts its table on the device. aimed: whether a parameter's moves
  * read from there; aim: makes all read from where config.source says, while no launch of them is under way, nor a capture.
  */
+sluice_status slc_way_converts(const slc_transport *transport, uint32_t param, slc_cast cast, sluice_error *error);
+sluice_status slc_way_convert(const slc_transport *transport, slc_nccl_peer *peer, uint32_t param, const slc_copy *copy,
+                              uint64_t to, sluice_error *error);
 sluice_status slc_way_offer(const slc_transport *transport, slc_nccl_peer *peer, uint32_t param, const slc_copy *copy, uint64_t to,
                             size_t first, sluice_error *error);
 sluice_status slc_way_settle(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error);

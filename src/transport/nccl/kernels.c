@@ -47,9 +47,37 @@ static uint32_t widest(uint64_t bits)
     return (uint32_t)(bits & (~bits + 1));
 }
 
+static void aim_cast(slc_move *move, uint64_t from, uint64_t to)
+{
+    const uint64_t ratio = SLC_CAST_FROM / SLC_CAST_TO, most = sizeof(slc_unit) / SLC_CAST_FROM;
+    slc_move_dim *row = &move->dim[0];
+    uint64_t together = move->unit < SLC_CAST_FROM ? 1 : move->unit / SLC_CAST_FROM, count = row->count * together;
+    bool side_by_side = row->from == (int64_t)together * SLC_CAST_FROM && row->to == (int64_t)together * SLC_CAST_TO;
+    uint64_t bits = from | to * ratio, outer = 1;
+    for (uint32_t d = side_by_side ? 1 : 0; d < move->ndim; d++)
+        bits |= (uint64_t)move->dim[d].from | (uint64_t)move->dim[d].to * ratio;
+    for (uint32_t d = 1; d < move->ndim; d++)
+        outer *= move->dim[d].count;
+    bool aligned = bits % SLC_CAST_FROM == 0;
+    together = aligned && side_by_side ? widest(bits | count * SLC_CAST_FROM) / SLC_CAST_FROM : 1;
+    together = together > most ? most : together;
+    move->from = from;
+    move->to = to;
+    move->unit = (uint16_t)(aligned ? together * SLC_CAST_FROM : 1);
+    if (side_by_side)
+        *row = (slc_move_dim){
+            .count = count / together, .from = (int64_t)together * SLC_CAST_FROM, .to = (int64_t)together * SLC_CAST_TO
+        };
+    move->units = row->count * outer;
+}
+
 /* Sets addresses and takes the widest unit for them. */
 static void aim(slc_move *move, uint64_t from, uint64_t to)
 {
+    if (move->cast != SLC_CAST_NONE) {
+        aim_cast(move, from, to);
+        return;
+    }
     slc_move_dim *row = &move->dim[0];
     uint64_t run = row->count * move->unit, bits = from | to | run, outer = 1;
     for (uint32_t d = 1; d < move->ndim; d++) {
@@ -58,13 +86,12 @@ static void aim(slc_move *move, uint64_t from, uint64_t to)
     }
     move->from = from;
     move->to = to;
-    move->unit = widest(bits);
+    move->unit = (uint16_t)widest(bits);
     *row = (slc_move_dim){ .count = run / move->unit, .from = move->unit, .to = move->unit };
     move->units = row->count * outer;
 }
 
-sluice_status slc_moves_add(slc_moves *moves, uint64_t from, uint64_t to, int64_t run, uint32_t ndim, const slc_stride *dim,
-                            sluice_error *error)
+sluice_status slc_moves_add(slc_moves *moves, uint64_t from, uint64_t to, const slc_copy *copy, sluice_error *error)
 {
     if (moves->count == moves->capacity) {
         size_t capacity = moves->capacity == 0 ? 64 : moves->capacity * 2;
@@ -75,12 +102,17 @@ sluice_status slc_moves_add(slc_moves *moves, uint64_t from, uint64_t to, int64_
         moves->capacity = capacity;
     }
     slc_move *move = &moves->move[moves->count++];
-    *move = (slc_move){ .unit = 1, .ndim = ndim + 1 };
-    move->dim[0] = (slc_move_dim){ .count = (uint64_t)run, .from = 1, .to = 1 };
+    static const slc_stride once = { .count = 1, .source = SLC_CAST_FROM, .destination = SLC_CAST_TO };
+    bool casts = copy->cast != SLC_CAST_NONE, alone = casts && copy->ndim == 0;
+    uint32_t ndim = alone ? 1 : copy->ndim;
+    uint32_t first = casts ? 0 : 1; /* with a conversion the dims count elements */
+    *move = (slc_move){ .cast = (uint16_t)copy->cast, .unit = 1, .ndim = ndim + first };
+    if (!casts)
+        move->dim[0] = (slc_move_dim){ .count = (uint64_t)copy->run, .from = 1, .to = 1 };
     for (uint32_t d = ndim; d > 0; d--) { /* innermost is what lies closest where it is written: there rows must be whole */
-        const slc_stride *stride = &dim[d - 1];
-        uint32_t at = ndim - d + 1;
-        for (; at > 1 && move->dim[at - 1].to > stride->destination; at--)
+        const slc_stride *stride = alone ? &once : &copy->dim[d - 1];
+        uint32_t at = ndim - d + first;
+        for (; at > first && move->dim[at - 1].to > stride->destination; at--)
             move->dim[at] = move->dim[at - 1];
         move->dim[at] = (slc_move_dim){ .count = (uint64_t)stride->count, .from = stride->source, .to = stride->destination };
     }

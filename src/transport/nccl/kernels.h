@@ -1,6 +1,6 @@
 /*
- * kernels.h: strided copies by a kernel instead of by copy engines: for rows that are too short for those, and to pack and
- * unpack what a communicator moves as one piece. The kernels are compiled into the plugin as an image for several kinds of
+ * kernels.h: strided copies by a kernel instead of by copy engines: for rows that are too short for those, to convert on the
+ * way, and to pack and unpack what a communicator moves as one piece. The kernels are compiled into the plugin as an image for several kinds of
  * GPU, which the driver loads; CUDA's runtime library is not needed. What they do is in kernels_body.h.
  *
  * A table is filled once (slc_moves_add), put on the device (slc_moves_place), and any run of its moves launched as often as
@@ -35,11 +35,11 @@ typedef struct slc_moves {
 } slc_moves;
 
 /*
- * Appends a copy of `run` bytes, repeated over `ndim` (at most 8) dims, outer ones first. The addresses are as this device
- * sees them and no device memory of its own: a peer's, mapped, is as good. Strides may be 0 on the source's side only.
+ * Appends a copy as `copy` has it (of which source, destination and peer are not looked at) between these addresses, with its
+ * conversion. They are as this device sees them: memory of a peer, mapped, is as good as its own. Strides may be 0 on the
+ * source's side only.
  */
-sluice_status slc_moves_add(slc_moves *moves, uint64_t from, uint64_t to, int64_t run, uint32_t ndim, const slc_stride *dim,
-                            sluice_error *error);
+sluice_status slc_moves_add(slc_moves *moves, uint64_t from, uint64_t to, const slc_copy *copy, sluice_error *error);
 /* Other addresses for a move that was added; its place among the tiles may change, so that slc_moves_place must follow. */
 void slc_moves_aim(slc_moves *moves, size_t index, uint64_t from, uint64_t to);
 

@@ -8,13 +8,11 @@
 #ifndef SLC_TRANSPORT_NCCL_KERNELS_BODY_H
 #define SLC_TRANSPORT_NCCL_KERNELS_BODY_H
 
-#include <stdint.h>
+#include "base/cast.h"
 
 #if defined(__CUDACC__)
-#define SLC_BODY static __host__ __device__ __forceinline__
 #define SLC_UNROLL _Pragma("unroll")
 #else
-#define SLC_BODY static inline
 #define SLC_UNROLL
 #endif
 
@@ -28,13 +26,15 @@ typedef struct slc_move_dim {
 
 /*
  * One strided copy. Dims stand innermost first; dim 0 counts units, and a unit is as many bytes (1 to 16, a power of two) as
- * every address, stride and the run allow. `units` is the product of the counts, at least 1.
+ * every address, stride and the run allow. `units` is the product of the counts, at least 1. With a conversion a unit is 1, 2
+ * or 4 elements, its bytes are those before it, and 1 says one element at addresses that are no multiples of its size.
  */
 typedef struct slc_move {
     uint64_t from, to;
     uint64_t units;
     uint64_t first; /* number of its first tile */
-    uint32_t unit;
+    uint16_t cast; /* slc_cast */
+    uint16_t unit;
     uint32_t ndim; /* at least 1 */
     slc_move_dim dim[SLC_MOVE_DIMS];
 } slc_move;
@@ -137,6 +137,50 @@ SLC_BODY void slc_tile_move(const slc_move *move, const uint64_t start[SLC_MOVE_
     }
 }
 
+/* What of a unit of a move with a conversion lands. */
+SLC_BODY slc_unit slc_unit_cast(uint32_t cast, uint64_t from, uint32_t unit)
+{
+    slc_unit before = { 0, 0 }, behind = { 0, 0 };
+    if (unit == 1)
+        for (uint32_t i = 0; i < SLC_CAST_FROM; i++)
+            before.low |= (uint64_t)*(const uint8_t *)(uintptr_t)(from + i) << 8 * i;
+    else
+        before = slc_unit_read(from, unit);
+    behind.low = slc_cast_one(cast, (uint32_t)before.low);
+    if (unit > 4)
+        behind.low |= (uint64_t)slc_cast_one(cast, (uint32_t)(before.low >> 32)) << 16;
+    if (unit > 8)
+        behind.low |= (uint64_t)slc_cast_one(cast, (uint32_t)before.high) << 32 |
+                      (uint64_t)slc_cast_one(cast, (uint32_t)(before.high >> 32)) << 48;
+    return behind;
+}
+
+/* slc_tile_move with a conversion. */
+SLC_BODY void slc_tile_cast(const slc_move *move, const uint64_t start[SLC_MOVE_DIMS], uint32_t units, uint32_t thread,
+                            uint32_t threads)
+{
+    const uint32_t unit = move->unit, cast = move->cast;
+    for (uint32_t at = thread; at < units; at += threads * SLC_MOVE_AHEAD) {
+        uint64_t from, to[SLC_MOVE_AHEAD];
+        slc_unit value[SLC_MOVE_AHEAD];
+        SLC_UNROLL
+        for (uint32_t i = 0; i < SLC_MOVE_AHEAD; i++)
+            if (at + i * threads < units) {
+                slc_move_locate(move, start, at + i * threads, &from, &to[i]);
+                value[i] = slc_unit_cast(cast, from, unit);
+            }
+        SLC_UNROLL
+        for (uint32_t i = 0; i < SLC_MOVE_AHEAD; i++)
+            if (at + i * threads < units && unit > 1) {
+                slc_unit_write(to[i], value[i], unit / 2);
+            } else if (at + i * threads < units) {
+                slc_unit_write(to[i], value[i], 1);
+                value[i].low >>= 8;
+                slc_unit_write(to[i] + 1, value[i], 1);
+            }
+    }
+}
+
 /* The move in which a tile lies; it is not before `from`. */
 SLC_BODY uint64_t slc_move_of(const slc_move_range *range, uint64_t from, uint64_t tile)
 {
@@ -165,7 +209,9 @@ SLC_BODY void slc_move_run(const slc_move_range *range, uint32_t block, uint32_t
             start[d] = d < move->ndim ? left % move->dim[d].count : 0;
             left = d < move->ndim ? left / move->dim[d].count : 0;
         }
-        if (move->unit == sizeof(slc_unit)) /* the one that must be fast, for which the compiler drops what the others want */
+        if (move->cast != SLC_CAST_NONE)
+            slc_tile_cast(move, start, units, thread, threads);
+        else if (move->unit == sizeof(slc_unit)) /* the one that must be fast, for which the compiler drops what the others want */
             slc_tile_move(move, start, units, thread, threads, sizeof(slc_unit));
         else
             slc_tile_move(move, start, units, thread, threads, move->unit);

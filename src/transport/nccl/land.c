@@ -4,7 +4,7 @@
  * that the worker shared, and the bytes of each parameter must be those of its own program.
  *
  *     for each parameter with copies from that trainer, in plan order:  u32 parameter, u32 copies, then for each
- *     u8 staged, u64 address (or offset in a staging slot), u64 source, u64 run, u8 dims, and for each dim
+ *     u8 staged, u8 conversion, u64 address (or offset in a staging slot), u64 source, u64 run, u8 dims, and for each dim
  *     u64 count, u64 source stride, u64 address stride
  */
 #include "transport/nccl/internal.h"
@@ -18,6 +18,7 @@ static void write_copy(slc_buffer *buffer, const slc_transport *transport, const
     bool staged = copy->buffer == SLC_STAGING;
     uint64_t base = staged ? 0 : (uint64_t)(uintptr_t)transport->config.live->item[copy->buffer].data;
     slc_buffer_u8(buffer, staged);
+    slc_buffer_u8(buffer, (uint8_t)copy->cast);
     slc_buffer_u64(buffer, base + (uint64_t)copy->destination);
     slc_buffer_u64(buffer, (uint64_t)copy->source);
     slc_buffer_u64(buffer, (uint64_t)copy->run);
@@ -58,6 +59,7 @@ sluice_status slc_landings_write(slc_transport *transport, sluice_error *error)
 
 struct told { /* one copy of a worker, as it said it */
     bool staged;
+    slc_cast cast;
     uint64_t address;
     int64_t source, run;
     uint32_t ndim;
@@ -76,12 +78,15 @@ static bool read_copy(slc_reader *reader, struct told *told, int64_t *bytes, int
 {
     int64_t address;
     *told = (struct told){ .staged = slc_read_u8(reader) != 0 };
+    told->cast = (slc_cast)slc_read_u8(reader);
     bool good = read_size(reader, &address) && read_size(reader, &told->source) && read_size(reader, &told->run) && told->run > 0;
     told->address = (uint64_t)address;
     told->ndim = slc_read_u8(reader);
-    if (!good || told->ndim > SLC_MAX_DIMS)
+    bool casts = told->cast != SLC_CAST_NONE;
+    if (!good || told->ndim > SLC_MAX_DIMS || (casts && (told->cast >= SLC_CASTS || told->staged || told->run != SLC_CAST_TO)))
         return false;
-    *bytes = *source_span = *span = told->run;
+    *bytes = *span = told->run;
+    *source_span = casts ? SLC_CAST_FROM : told->run;
     for (uint32_t d = 0; d < told->ndim; d++) {
         slc_stride *dim = &told->dim[d];
         int64_t far;
@@ -108,6 +113,14 @@ static sluice_status add_landing(void *context, const slc_landing *landing, slui
     return SLUICE_OK;
 }
 
+static bool has_cast(const slc_param *param, slc_cast cast)
+{
+    for (size_t i = 0; i < param->ntargets; i++)
+        if (slc_target_cast(param, &param->target[i]) == cast)
+            return true;
+    return false;
+}
+
 static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *peer, uint32_t number, slc_reader *reader,
                                int64_t *moved, sluice_error *error)
 {
@@ -116,6 +129,9 @@ static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *pe
     int64_t bytes, source_span, span, end;
     if (!read_copy(reader, &told, &bytes, &source_span, &span))
         return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME, "parameter %s: rank %" PRId32 " sent a copy that cannot be",
+                        param->name, peer->rank);
+    if (told.cast != SLC_CAST_NONE && !has_cast(param, told.cast))
+        return slc_fail(error, SLUICE_DISAGREE, SLC_RUNTIME, "parameter %s: rank %" PRId32 " wants a conversion that the plan does not have",
                         param->name, peer->rank);
     if (!slc_add(told.source, source_span, &end) || end > slc_source_bytes(param, transport->config.rank))
         return slc_fail(error, SLUICE_INVALID, SLC_RUNTIME,
@@ -133,8 +149,12 @@ static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *pe
         .staged = told.staged, .to = to, .from = told.source, .width = told.run, .height = 1, .depth = 1
     };
     size_t first = peer->nlandings;
+    const slc_copy copy = {
+        .source = told.source, .run = told.run, .bytes = bytes, .cast = told.cast, .ndim = told.ndim, .dim = told.dim
+    };
+    if (copy.cast != SLC_CAST_NONE)
+        return slc_way_convert(transport, peer, number, &copy, to, error);
     sluice_status status = slc_landing_cut(told.dim, told.ndim, &landing, add_landing, peer, error);
-    const slc_copy copy = { .source = told.source, .run = told.run, .bytes = bytes, .ndim = told.ndim, .dim = told.dim };
     return status == SLUICE_OK ? slc_way_offer(transport, peer, number, &copy, to, first, error) : status;
 }
 

@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MEET_VERSION = 2, CHUNK = 32 << 10 };
+enum { MEET_VERSION = 3, CHUNK = 32 << 10 };
 enum { ASK_HELLO = 1, ASK_PIECES = 2, ASK_LANDINGS = 3, ASK_BYE = 4, ASK_WIRE = 5 };
 
 typedef struct ask {

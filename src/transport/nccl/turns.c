@@ -34,6 +34,7 @@ struct packing { /* of one turn */
     int b;
     slc_wait *wait;
     CUdeviceptr to, from; /* of the box that is being cut */
+    slc_cast cast;        /* of its copy; what comes has been converted */
 };
 
 static sluice_status launch_copies(struct packing *packing, sluice_error *error)
@@ -60,13 +61,14 @@ static sluice_status add_move(struct packing *packing, int64_t run, uint32_t ndi
 {
     slc_wire *wire = &packing->transport->wire;
     slc_moves *moves = &wire->moves[packing->b];
+    const slc_copy copy = { .run = run, .cast = packing->cast, .ndim = ndim, .dim = dim };
     sluice_status status = SLUICE_OK;
     if (moves->count == wire->most_moves) {
         status = launch_copies(packing, error);
         if (status == SLUICE_OK)
             status = slc_wire_await(packing->transport, wire->copied[packing->b], packing->wait, error);
     }
-    return status == SLUICE_OK ? slc_moves_add(moves, packing->from, packing->to, run, ndim, dim, error) : status;
+    return status == SLUICE_OK ? slc_moves_add(moves, packing->from, packing->to, &copy, error) : status;
 }
 
 static sluice_status take_landing(void *context, const slc_landing *landing, sluice_error *error)
@@ -160,6 +162,7 @@ static sluice_status copy_message(slc_transport *transport, slc_wire_peer *peer,
     sluice_status status = SLUICE_OK;
     for (size_t p = first; p < end && status == SLUICE_OK; p++) {
         const slc_wire_part *part = &peer->part[p];
+        packing.cast = transport->worker ? SLC_CAST_NONE : part->copy->cast;
         if (end > first + 1 || !part->whole)
             status = copy_range(&packing, part->copy, part->whole ? part->copy->ndim : 0, part->base, part->first, part->first + part->bytes,
                                 peer->buffer[b] + part->at, error);

@@ -29,7 +29,32 @@ static sluice_status take(slc_nccl_peer *peer, const slc_copy *copy, uint64_t to
         peer->offset_capacity = capacity;
     }
     peer->offset[peer->moves.count] = (uint64_t)copy->source;
-    return slc_moves_add(&peer->moves, source + (uint64_t)copy->source, to, copy->run, copy->ndim, copy->dim, error);
+    return slc_moves_add(&peer->moves, source + (uint64_t)copy->source, to, copy, error);
+}
+
+sluice_status slc_way_converts(const slc_transport *transport, uint32_t param, slc_cast cast, sluice_error *error)
+{
+    if (cast == SLC_CAST_NONE)
+        return SLUICE_OK;
+    const char *name = slc_plan_at(transport->config.plan, param)->name;
+    if (transport->config.no_sm)
+        return slc_fail(error, SLUICE_UNSUPPORTED, SLC_RUNTIME, "parameter %s: is converted on the way, by a kernel, which no_sm forbids",
+                        name);
+    if (transport->kernels.device == NULL)
+        return slc_fail(error, SLUICE_UNSUPPORTED, SLC_RUNTIME,
+                        "parameter %s: is converted on the way, by a kernel, which GPU %d is too old for", name,
+                        transport->device.ordinal);
+    return SLUICE_OK;
+}
+
+sluice_status slc_way_convert(const slc_transport *transport, slc_nccl_peer *peer, uint32_t param, const slc_copy *copy,
+                              uint64_t to, sluice_error *error)
+{
+    sluice_status status = slc_way_converts(transport, param, copy->cast, error);
+    if (status != SLUICE_OK)
+        return status;
+    peer->kernel_bytes += (uint64_t)copy->bytes;
+    return take(peer, copy, to, (uint64_t)(uintptr_t)transport->config.source[param], error);
 }
 
 sluice_status slc_way_offer(const slc_transport *transport, slc_nccl_peer *peer, uint32_t param, const slc_copy *copy, uint64_t to,
@@ -46,7 +71,7 @@ sluice_status slc_way_offer(const slc_transport *transport, slc_nccl_peer *peer,
     for (size_t i = first; i < peer->nlandings; i++)
         peer->landing[i].by_kernel = true;
     peer->saved_ns += engines - kernel;
-    peer->kernel_bytes += (uint64_t)copy->bytes;
+    peer->offered_bytes += (uint64_t)copy->bytes;
     return take(peer, copy, to, (uint64_t)(uintptr_t)transport->config.source[param], error);
 }
 
@@ -65,18 +90,35 @@ static void drop_carried(slc_nccl_peer *peer, size_t nparams)
     peer->nlandings = kept;
 }
 
+/* Keeps of the kernel's copies only those that convert. */
+static void drop_offered(slc_nccl_peer *peer, size_t nparams)
+{
+    size_t kept = 0, next = 0;
+    for (size_t i = 0; i < nparams; i++) {
+        size_t end = peer->first[i + 1].move;
+        peer->first[i].move = (uint32_t)kept;
+        for (; next < end; next++)
+            if (peer->moves.move[next].cast != SLC_CAST_NONE) {
+                peer->moves.move[kept] = peer->moves.move[next];
+                peer->offset[kept++] = peer->offset[next];
+            }
+    }
+    peer->first[nparams].move = (uint32_t)kept;
+    peer->moves.count = kept;
+}
+
 sluice_status slc_way_settle(slc_transport *transport, slc_nccl_peer *peer, sluice_error *error)
 {
     size_t nparams = transport->config.program->count;
     if (peer->engine_ns - peer->saved_ns > peer->engine_ns * WORTH_OF_UPDATE) {
-        for (size_t i = 0; i <= nparams; i++)
-            peer->first[i].move = 0;
-        slc_moves_clear(&peer->moves, &transport->kernels);
-        peer->kernel_bytes = 0;
-        return SLUICE_OK;
+        drop_offered(peer, nparams);
+    } else {
+        drop_carried(peer, nparams);
+        peer->engine_bytes -= peer->offered_bytes;
+        peer->kernel_bytes += peer->offered_bytes;
     }
-    peer->engine_bytes -= peer->kernel_bytes;
-    drop_carried(peer, nparams);
+    if (peer->moves.count == 0)
+        return SLUICE_OK;
     return slc_moves_place(&peer->moves, &transport->kernels, transport->rescue, error);
 }
 

@@ -36,6 +36,8 @@ sluice_status slc_wire_bytes(uint64_t *bytes, sluice_error *error)
 
 static bool is_whole(const slc_transport *transport, const slc_copy *copy)
 {
+    if (!transport->worker && copy->cast != SLC_CAST_NONE)
+        return false;
     int64_t inner = copy->run;
     for (uint32_t d = copy->ndim; d > 0; d--) {
         if (copy->dim[d - 1].count > 1 && slc_wire_stride(transport->worker, &copy->dim[d - 1]) != inner)
@@ -111,6 +113,7 @@ static CUresult make_streams(slc_transport *transport)
 static sluice_status make_tables(slc_transport *transport, sluice_error *error)
 {
     slc_wire *wire = &transport->wire;
+    const slc_copy any = { .run = 1 };
     sluice_status status = SLUICE_OK;
     if (transport->kernels.device == NULL)
         return slc_copies_make(&wire->copies, GATHERED, error);
@@ -119,7 +122,7 @@ static sluice_status make_tables(slc_transport *transport, sluice_error *error)
     for (int b = 0; b < SLC_WIRE_BUFFERS && status == SLUICE_OK; b++) {
         slc_moves *moves = &wire->moves[b];
         while (moves->count < wire->most_moves && status == SLUICE_OK)
-            status = slc_moves_add(moves, 0, 0, 1, 0, NULL, error);
+            status = slc_moves_add(moves, 0, 0, &any, error);
         if (status == SLUICE_OK)
             status = slc_moves_place(moves, &transport->kernels, wire->copying, error);
         moves->count = 0;
@@ -150,6 +153,18 @@ static sluice_status make_memory(slc_transport *transport, uint64_t bytes, sluic
     return slc_nccl_check(transport, result, SLC_RUNTIME, "clearing buffers of the wire", error);
 }
 
+static sluice_status check_conversions(const slc_transport *transport, sluice_error *error)
+{
+    const slc_program *program = transport->config.program;
+    for (size_t i = 0; i < program->count && !transport->worker; i++)
+        for (uint32_t c = 0; c < program->segment[i].ncopies; c++) {
+            sluice_status status = slc_way_converts(transport, (uint32_t)i, program->segment[i].copy[c].cast, error);
+            if (status != SLUICE_OK)
+                return status;
+        }
+    return SLUICE_OK;
+}
+
 sluice_status slc_wire_prepare(slc_transport *transport, sluice_error *error)
 {
     slc_wire *wire = &transport->wire;
@@ -157,6 +172,9 @@ sluice_status slc_wire_prepare(slc_transport *transport, sluice_error *error)
     if (!make_windows(transport))
         return SLUICE_OK;
     uint64_t bytes = make_room(transport);
+    sluice_status able = check_conversions(transport, error);
+    if (able != SLUICE_OK)
+        return able;
     if (!transport->worker) {
         wire->known = slc_allocate_zeroed(count, sizeof *wire->known);
         if (wire->known == NULL)

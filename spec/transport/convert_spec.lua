@@ -1,0 +1,89 @@
+--- Conversions on the way, end to end: a float32 model into workers of bfloat16 and float16, over every road. What each number
+-- must become is said in spec/base/cast_spec.lua; here each comes to its place.
+
+local program = require "spec.cli.program"
+
+local folder = program.path:gsub("[^/]*$", "")
+
+local function deployment(dtype, changes)
+   local made = {
+      model = { family = "llama", dtype = "float32", config = { num_hidden_layers = 2, hidden_size = 48, intermediate_size = 72,
+         num_attention_heads = 4, num_key_value_heads = 2, head_dim = 12, vocab_size = 131 } },
+      trainer = { mesh = { { "fsdp", 2 }, { "tp", 3 } } }, worker = { mesh = { { "tp", 2 } }, dtype = dtype },
+      rules = program.file(('return { extends = "llama", convert = "%s" }'):format(dtype), ".lua"),
+   }
+   for key, value in pairs(changes or {}) do
+      made[key] = value
+   end
+   return program.deployment(made)
+end
+
+local function verified(path, environment, ...)
+   local result = program.run({ "run", path, "--json", ... }, environment)
+   assert.equal(0, result.code, result.err)
+   local object = program.json(result)
+   assert.is_true(object.verified)
+   return object
+end
+
+-- Bytes of an update, as `sluice simulate` predicts them.
+local function simulated(path)
+   local result = program.run({ "simulate", path, "--json" })
+   assert.equal(0, result.code, result.err)
+   return program.json(result).bytes
+end
+
+describe("a conversion on the way", function()
+   after_each(program.cleanup)
+
+   for _, road in ipairs({ "map", "pull", "ring" }) do
+      it("lands in every live tensor over the road " .. road .. "", function()
+         local memory = road == "map" and "shared" or "ordinary"
+         local object = verified(deployment("bfloat16"), nil, "--road", road, "--memory", memory, "--batches", "2")
+         assert.equal(0, object.parameters_full)
+         assert.same({ [road] = object.roads[road] }, object.roads)
+      end)
+   end
+
+   it("is counted as it lands, in the plan and in what was received", function()
+      local as_it_is = verified(deployment("float32", { rules = "llama" }))
+      local converted = verified(deployment("bfloat16"))
+      assert.equal(as_it_is.bytes_received / 2, converted.bytes_received)
+      assert.equal(as_it_is.coverage.written_bytes, 2 * converted.coverage.written_bytes)
+      assert.equal(simulated(deployment("float32", { rules = "llama" })), 2 * simulated(deployment("bfloat16")))
+   end)
+
+   it("is done by the trainer's kernel over the link", function()
+      local file = io.open(folder .. "libsluice_cuda.so")
+      if not file then
+         pending("libsluice_cuda.so was not built: nvcc or nccl.h was not found")
+         return
+      end
+      file:close()
+      local path = deployment("float16", { transport = "nccl", updates = 2 })
+      local cuda = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
+      local object = verified(path, cuda)
+      assert.equal(0, object.sent_by.copy_engines)
+      local result = program.run({ "run", path, "--no-sm" }, cuda)
+      assert.equal(2, result.code)
+      assert.truthy(result.err:find("is converted on the way, by a kernel, which no_sm forbids", 1, true), result.err)
+   end)
+
+   it("leaves what goes whole as it is, for the loader to convert", function()
+      local rules = program.file([[return { extends = "llama", convert = "bfloat16", rules = {
+         rule "model.layers.{l}.mlp.{p=gate|up}_proj.weight" { full = "to be loaded",
+            into = "model.layers.{l}.mlp.gate_up_proj.weight" },
+         rule "model.layers.{l}.mlp.down_proj.weight" { full = "to be loaded" },
+      } }]], ".lua")
+      local object = verified(deployment("bfloat16", { rules = rules }))
+      assert.truthy(object.parameters_full > 0)
+   end)
+
+   it("is refused where there is none, with the rule's place", function()
+      local rules = program.file('return { extends = "llama", rules = { rule "model.norm.weight" { convert = "int8" } } }', ".lua")
+      local result = program.run({ "plan", deployment("bfloat16", { rules = rules }) })
+      assert.equal(2, result.code)
+      assert.truthy(result.err:find("1: parameter 'model.norm.weight' [48]: is float32, which cannot be converted to int8; "
+         .. "known are float32 to bfloat16 and float16", 1, true), result.err)
+   end)
+end)
