@@ -207,7 +207,7 @@ typedef struct sluice_timeouts {
  *                shutdown. NULL: none
  *   no_sm        transport nccl: 1 leaves everything to copy engines, which hold no SM. Else a trainer's GPU may run a kernel
  *                for short rows and many small pieces, where that shortens an update; sluice_plan_json's sent_by tells how much.
- *                A conversion on the way always is a kernel's
+ *                A rule's conversion is a kernel's: with no_sm, init refuses it
  *   insecure_control  true allows connections between ranks without a key off the loopback interface: anyone who reaches
  *                rank 0's port can then join as a rank
  */

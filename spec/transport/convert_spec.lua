@@ -1,6 +1,7 @@
 --- Conversions on the way, end to end: a float32 model into workers of bfloat16 and float16, over every road. What each number
 -- must become is said in spec/base/cast_spec.lua; here each comes to its place.
 
+local gpu = require "spec.support.gpu"
 local program = require "spec.cli.program"
 
 local folder = program.path:gsub("[^/]*$", "")
@@ -26,11 +27,16 @@ local function verified(path, environment, ...)
    return object
 end
 
--- Bytes of an update, as `sluice simulate` predicts them.
+-- Bytes that workers get in an update, as `sluice simulate` predicts them.
 local function simulated(path)
    local result = program.run({ "simulate", path, "--json" })
    assert.equal(0, result.code, result.err)
-   return program.json(result).bytes
+   local sum = 0
+   for _, bytes in ipairs(program.json(result).strategies[1].bytes.link_in) do
+      sum = sum + bytes
+   end
+   assert.truthy(sum > 0)
+   return sum
 end
 
 describe("a conversion on the way", function()
@@ -53,13 +59,21 @@ describe("a conversion on the way", function()
       assert.equal(simulated(deployment("float32", { rules = "llama" })), 2 * simulated(deployment("bfloat16")))
    end)
 
+   it("is done by the trainer's kernel as it packs for NCCL, in turns of any size", function()
+      if gpu.built() then
+         local path = deployment("bfloat16", { transport = "nccl", road = "wire", updates = 2 })
+         for _, bytes in ipairs({ "4096", "1000000" }) do
+            local object = verified(path, { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_WIRE_BYTES = bytes,
+               SLUICE_NCCL_LIBRARY = folder .. "spec/nccl/libnccl.so.2", NCCL_MULTI_RANK_GPU_ENABLE = "1" }, "--batches", "2")
+            assert.same({ wire = object.roads.wire }, object.roads)
+         end
+      end
+   end)
+
    it("is done by the trainer's kernel over the link", function()
-      local file = io.open(folder .. "libsluice_cuda.so")
-      if not file then
-         pending("libsluice_cuda.so was not built: nvcc or nccl.h was not found")
+      if not gpu.built() then
          return
       end
-      file:close()
       local path = deployment("float16", { transport = "nccl", updates = 2 })
       local cuda = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
       local object = verified(path, cuda)
