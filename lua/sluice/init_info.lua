@@ -146,15 +146,26 @@ local function read_rest(info, form, builder, trainers, world)
    return core.canonical_digest(form.hashed(info))
 end
 
---- Reads init info into the builder of init_info.c.
-function init_info.read(builder)
+local function read(builder, draft)
    local info, odd_path, odd_text = decode(builder)
    local trainers, world = meet(info, builder)
    refuse_odd(odd_path, odd_text)
    local form = choose_form(info)
-   check.keys(info, with_digest(form.required), form.optional)
-   local told = read_digest(info.source_digest)
-   builder.digests(told, read_rest(info, form, builder, trainers, world))
+   local unsealed = draft and info.source_digest == nil
+   check.keys(info, unsealed and form.required or with_digest(form.required), form.optional)
+   local told = not unsealed and read_digest(info.source_digest) or nil
+   local computed = read_rest(info, form, builder, trainers, world)
+   builder.digests(told or computed, computed)
+end
+
+--- Reads init info into the builder of init_info.c.
+function init_info.read(builder)
+   read(builder, false)
+end
+
+--- The same, but for plans that no other rank has to agree with: source_digest may be missing.
+function init_info.draft(builder)
+   read(builder, true)
 end
 
 --- The same init info with its digest filled in, in canonical form.

@@ -66,7 +66,7 @@ typedef struct slc_job {
     slc_job_param **by_name; /* the same, sorted */
     size_t nserved;
     slc_served *served; /* empty on a trainer */
-    const char *init_info; /* sealed */
+    const char *init_info; /* sealed, or a draft where this process alone plans by it */
     size_t init_info_length;
     const char *host; /* JSON object */
     slc_rule_text *file; /* rule files that need not be on disk */

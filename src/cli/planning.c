@@ -46,8 +46,8 @@ sluice_status slc_planning_begin(slc_planning *planning, const slc_job *job, slu
     double start = slc_now_s();
     sluice_status status = slc_script_create(NULL, &planning->script, error);
     if (status == SLUICE_OK)
-        status = slc_init_info_read(planning->script, job->init_info, job->init_info_length, &planning->info, &met,
-                                    &planning->plan, error);
+        status = slc_init_info_draft(planning->script, job->init_info, job->init_info_length, &planning->info, &met,
+                                     &planning->plan, error);
     double read = slc_now_s();
     if (status == SLUICE_OK && job->host != NULL)
         status = slc_script_describe_host(planning->script, job->host, strlen(job->host), error);

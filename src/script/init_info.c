@@ -251,16 +251,16 @@ static int push_builder(lua_State *L, void *context)
     return 1;
 }
 
-/* ---- the two doors ---- */
+/* ---- the doors ---- */
 
-sluice_status slc_init_info_read(slc_script *script, const char *json, size_t length, slc_init_info *info, bool *met, slc_plan **plan,
-                                 sluice_error *error)
+static sluice_status read_by(slc_script *script, const char *function, const char *json, size_t length, slc_init_info *info, bool *met,
+                             slc_plan **plan, sluice_error *error)
 {
     *info = (slc_init_info){ 0 };
     *met = false;
     *plan = NULL;
     builder b = { .json = json, .length = length, .info = info, .met = met };
-    sluice_status status = slc_script_call(script, "init", "sluice.init_info", "read", push_builder, NULL, &b, error);
+    sluice_status status = slc_script_call(script, "init", "sluice.init_info", function, push_builder, NULL, &b, error);
     slc_release(b.layout);
     if (status != SLUICE_OK) {
         slc_plan_destroy(b.plan);
@@ -268,6 +268,18 @@ sluice_status slc_init_info_read(slc_script *script, const char *json, size_t le
     }
     *plan = b.plan;
     return SLUICE_OK;
+}
+
+sluice_status slc_init_info_read(slc_script *script, const char *json, size_t length, slc_init_info *info, bool *met, slc_plan **plan,
+                                 sluice_error *error)
+{
+    return read_by(script, "read", json, length, info, met, plan, error);
+}
+
+sluice_status slc_init_info_draft(slc_script *script, const char *json, size_t length, slc_init_info *info, bool *met, slc_plan **plan,
+                                  sluice_error *error)
+{
+    return read_by(script, "draft", json, length, info, met, plan, error);
 }
 
 static void take_sealed(lua_State *L, int count, void *context)

@@ -26,6 +26,10 @@ typedef struct slc_init_info {
 sluice_status slc_init_info_read(slc_script *script, const char *json, size_t length, slc_init_info *info, bool *met, slc_plan **plan,
                                  sluice_error *error);
 
+/* The same for a plan that no other rank has to agree with: source_digest may be missing, told_digest is then what was computed. */
+sluice_status slc_init_info_draft(slc_script *script, const char *json, size_t length, slc_init_info *info, bool *met, slc_plan **plan,
+                                  sluice_error *error);
+
 /* The same JSON with source_digest set; *sealed is released with slc_release. */
 sluice_status slc_init_info_seal(slc_script *script, const char *json, size_t length, char **sealed, sluice_error *error);
 

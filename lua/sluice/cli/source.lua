@@ -260,8 +260,7 @@ local Deployed = setmetatable({}, Source)
 Deployed.__index = Deployed
 
 function Deployed:job(rank)
-   -- Nobody meets anybody: any address will do.
-   self.info = self.info or self.world:init_info("127.0.0.1", 1)
+   self.info = self.info or self.world:draft()
    local job = self.world:job(rank, self.info)
    job.rules, job.params, job.checkpoint = self.rules, nil, nil -- plans look at neither contents nor values
    for _, live in ipairs(job.live) do

@@ -189,10 +189,14 @@ function world:encode()
    return cjson.encode(self.deployment)
 end
 
+--- Init info without a digest, for plans of this process alone: nobody meets anybody, so any address will do.
+function world:draft()
+   return cjson.encode(deployment.init_info(self.description, self.deployment, "127.0.0.1", 1))
+end
+
 --- The sealed init info of a world that meets at address and port.
 function world:init_info(address, port)
-   local info = deployment.init_info(self.description, self.deployment, address, port)
-   return (fault.check(native.seal(cjson.encode(info))))
+   return (fault.check(native.seal(cjson.encode(deployment.init_info(self.description, self.deployment, address, port)))))
 end
 
 -- Attributes as the library takes them. Entries of a description are shared, so they are copied, not changed.
@@ -213,7 +217,7 @@ end
 
 --- What `rank` is to do, as native.run_rank and native.plan take it.
 -- @param rank the world rank
--- @param init_info the sealed text
+-- @param init_info the sealed text, or a draft to plan by
 -- @param[opt] more keys that go over the rest: listen_fd, key_fd, key_file, insecure_control, ordinary, verify, save, replay
 function world:job(rank, init_info, more)
    local checked = self.deployment
