@@ -5,10 +5,14 @@
 #include <math.h>
 #include <string.h>
 
-/* y = x W^T, W [rows, columns]. */
-static void multiply(const float *x, const float *weight, int count, int rows, int columns, float *y)
+/* y = x W^T, W [rows, columns], a product a sentence. */
+static void multiply(const batch *b, const float *x, const float *weight, int rows, int columns, float *y)
 {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, count, rows, columns, 1, x, columns, weight, columns, 0, y, rows);
+    for (int i = 0; i < b->sentences; i++) {
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, b->count[i], rows, columns, 1, x, columns, weight, columns, 0, y, rows);
+        x += b->count[i] * columns;
+        y += b->count[i] * rows;
+    }
 }
 
 static void add_bias(float *y, const float *bias, int count, int width)
@@ -80,14 +84,27 @@ static void add_row(const model *m, const float *table, int rows, int index, flo
         to[j] += table[local * m->config.hidden + j];
 }
 
-static void embed(const model *m, const int32_t *ids, int count, float *x)
+static void embed(const model *m, const batch *b, float *x)
 {
     const config *c = &m->config;
-    memset(x, 0, (size_t)count * (size_t)c->hidden * sizeof *x);
-    for (int i = 0; i < count; i++) {
-        add_row(m, m->words, c->vocabulary, ids[i], x + i * c->hidden);
-        add_row(m, m->positions, c->positions, i, x + i * c->hidden);
-        add_row(m, m->types, c->types, 0, x + i * c->hidden);
+    const int32_t *id = b->ids;
+    memset(x, 0, (size_t)b->tokens * (size_t)c->hidden * sizeof *x);
+    for (int i = 0; i < b->sentences; i++)
+        for (int at = 0; at < b->count[i]; at++, id++, x += c->hidden) {
+            add_row(m, m->words, c->vocabulary, *id, x);
+            add_row(m, m->positions, c->positions, at, x);
+            add_row(m, m->types, c->types, 0, x);
+        }
+}
+
+/* Every head of this rank, a sentence by itself. */
+static void attend_all(const batch *b, const float *qkv, int width, int head, float *context)
+{
+    for (int i = 0; i < b->sentences; i++) {
+        for (int at = 0; at < width; at += head)
+            attend(qkv, b->count[i], width, at, head, context);
+        qkv += b->count[i] * 3 * width;
+        context += b->count[i] * width;
     }
 }
 
@@ -95,7 +112,7 @@ static void embed(const model *m, const int32_t *ids, int count, float *x)
 static void join(const model *m, group *g, unsigned turn, const float *bias, const float *norm, const float *norm_bias, int count,
                  float *x)
 {
-    static float sum[MOST_TOKENS * MOST_HIDDEN];
+    static float sum[MOST_ROWS * MOST_HIDDEN];
     const int hidden = m->config.hidden;
     group_sum(g, turn, sum, (size_t)count * (size_t)hidden);
     for (int i = 0; i < count * hidden; i++)
@@ -118,30 +135,31 @@ static void pool(const float *x, int count, int hidden, float *embedding)
         embedding[j] = (float)((double)embedding[j] / length);
 }
 
-void forward(const model *m, group *g, const int32_t *ids, int count, float *embedding)
+void forward(const model *m, group *g, float embedding[MOST_SENTENCES][MOST_HIDDEN])
 {
     /* One thread of a rank computes. */
-    static float x[MOST_TOKENS * MOST_HIDDEN], qkv[3 * MOST_TOKENS * MOST_HIDDEN], wide[4 * MOST_TOKENS * MOST_HIDDEN];
+    static float x[MOST_ROWS * MOST_HIDDEN], qkv[3 * MOST_ROWS * MOST_HIDDEN], wide[4 * MOST_ROWS * MOST_HIDDEN];
     static unsigned turn;
     const config *c = &m->config;
-    const int hidden = c->hidden, width = hidden / m->tp, head = hidden / c->heads, inner = c->intermediate / m->tp;
+    const batch *b = &g->batch;
+    const int hidden = c->hidden, width = hidden / m->tp, head = hidden / c->heads, inner = c->intermediate / m->tp, count = b->tokens;
 
-    embed(m, ids, count, group_partial(g, m->rank, ++turn));
+    embed(m, b, group_partial(g, m->rank, ++turn));
     group_sum(g, turn, x, (size_t)count * (size_t)hidden);
     normalise(x, m->norm, m->norm_bias, count, hidden, c->norm_epsilon);
     for (int i = 0; i < c->layers; i++) {
         const layer *l = &m->layer[i];
-        multiply(x, l->qkv, count, 3 * width, hidden, qkv);
+        multiply(b, x, l->qkv, 3 * width, hidden, qkv);
         add_bias(qkv, l->qkv_bias, count, 3 * width);
-        for (int at = 0; at < width; at += head)
-            attend(qkv, count, width, at, head, wide);
-        multiply(wide, l->out, count, hidden, width, group_partial(g, m->rank, ++turn));
+        attend_all(b, qkv, width, head, wide);
+        multiply(b, wide, l->out, hidden, width, group_partial(g, m->rank, ++turn));
         join(m, g, turn, l->out_bias, l->norm1, l->norm1_bias, count, x);
-        multiply(x, l->up, count, inner, hidden, wide);
+        multiply(b, x, l->up, inner, hidden, wide);
         add_bias(wide, l->up_bias, count, inner);
         gelu(wide, (size_t)count * (size_t)inner);
-        multiply(wide, l->down, count, hidden, inner, group_partial(g, m->rank, ++turn));
+        multiply(b, wide, l->down, hidden, inner, group_partial(g, m->rank, ++turn));
         join(m, g, turn, l->down_bias, l->norm2, l->norm2_bias, count, x);
     }
-    pool(x, count, hidden, embedding);
+    for (int i = 0, row = 0; i < b->sentences; row += b->count[i], i++)
+        pool(x + row * hidden, b->count[i], hidden, embedding[i]);
 }

@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-enum { MOST_RANKS = 8, MOST_TEXT = 1 << 18 };
+enum { MOST_RANKS = 8, MOST_TEXT = 1 << 18, MOST_SENTENCES = 16, MOST_ROWS = 256 };
 
 typedef enum order { COMPUTE, SWAP, STOP } order;
 typedef enum request { NO_REQUEST, JOIN, MOVE, LEAVE, END } request;
@@ -29,14 +29,20 @@ typedef struct updating {
     } rank[MOST_RANKS];
 } updating;
 
+/* Sentences that are computed in one go; `ids` holds one behind the other. */
+typedef struct batch {
+    int sentences, tokens;
+    int count[MOST_SENTENCES];
+    int32_t ids[MOST_ROWS];
+} batch;
+
 typedef struct group {
     int tp;
     pthread_barrier_t barrier;
     order order;
-    int ntokens;
-    int32_t ids[MOST_TOKENS];
+    batch batch;
     updating updating;
-    float partial[2][MOST_RANKS][MOST_TOKENS * MOST_HIDDEN];
+    float partial[2][MOST_RANKS][MOST_ROWS * MOST_HIDDEN];
 } group;
 
 /* Before the ranks are forked. */

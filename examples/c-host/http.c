@@ -161,7 +161,7 @@ static enum MHD_Result embed(server *s, struct MHD_Connection *connection, const
 
 /* ---- /weights ---- */
 
-/* The server swaps between two sentences; waits for that. */
+/* The server swaps between two batches of sentences; waits for that. */
 static double swap(server *s, const char *version)
 {
     pthread_mutex_lock(&s->lock);

@@ -5,7 +5,7 @@
  *
  * MODEL is a folder with config.json, vocab.txt and model.safetensors. Prints "listening on 127.0.0.1:PORT" and serves until
  * SIGTERM or SIGINT; exit 0 then. Each rank is a process with one thread that computes and one that holds the Sluice engine.
- * The swap to new weights is between two sentences, on all ranks at once: no answer is of mixed weights.
+ * The swap to new weights is between two batches, on all ranks at once: no answer is of mixed weights.
  */
 #include "forward.h"
 #include "http.h"
@@ -87,7 +87,7 @@ static model *load(const options *o, int rank)
 
 static void follow(group *g, model *m)
 {
-    static float embedding[MOST_HIDDEN];
+    static float embedding[MOST_SENTENCES][MOST_HIDDEN];
     for (;;) {
         group_wait(g);
         if (g->order == STOP)
@@ -96,7 +96,7 @@ static void follow(group *g, model *m)
             model_swap(m);
             group_wait(g);
         } else {
-            forward(m, g, g->ids, g->ntokens, embedding);
+            forward(m, g, embedding);
         }
     }
 }
@@ -150,41 +150,56 @@ static void do_swap(leader *lead)
     pthread_mutex_unlock(&s->lock);
 }
 
-static void do_job(leader *lead, job *j)
+/* As many of the sentences that wait as fit a batch, the oldest first; none where a swap is due. The lock is held. */
+static int take_jobs(server *s, job *taken[MOST_SENTENCES])
 {
+    batch *b = &s->group->batch;
+    b->sentences = b->tokens = 0;
+    for (job *j = s->first; !s->swap && j != NULL && b->sentences < MOST_SENTENCES && b->tokens + j->count <= MOST_ROWS; j = s->first) {
+        memcpy(b->ids + b->tokens, j->ids, (size_t)j->count * sizeof j->ids[0]);
+        b->tokens += j->count;
+        b->count[b->sentences] = j->count;
+        taken[b->sentences++] = j;
+        s->first = j->next;
+        s->last = s->first == NULL ? NULL : s->last;
+    }
+    return b->sentences;
+}
+
+static void do_jobs(leader *lead, job *taken[MOST_SENTENCES], int count)
+{
+    static float embedding[MOST_SENTENCES][MOST_HIDDEN];
     server *s = lead->server;
-    memcpy(s->group->ids, j->ids, sizeof j->ids);
-    s->group->ntokens = j->count;
     give_order(s->group, COMPUTE);
-    forward(lead->model, s->group, j->ids, j->count, j->embedding);
+    forward(lead->model, s->group, embedding);
     pthread_mutex_lock(&s->lock);
-    memcpy(j->version, s->version, sizeof j->version);
-    j->good = j->done = true;
-    s->waiting--;
+    for (int i = 0; i < count; i++) {
+        memcpy(taken[i]->embedding, embedding[i], sizeof embedding[i]);
+        memcpy(taken[i]->version, s->version, sizeof s->version);
+        taken[i]->good = taken[i]->done = true;
+    }
+    s->waiting -= count;
     pthread_cond_broadcast(&s->done);
     pthread_mutex_unlock(&s->lock);
 }
 
-/* The thread that computes: one sentence after the other, a swap before the next. */
+/* The thread that computes: one batch after the other, a swap before the next. */
 static void *work(void *argument)
 {
     leader *lead = argument;
     server *s = lead->server;
     for (;;) {
+        job *taken[MOST_SENTENCES];
         pthread_mutex_lock(&s->lock);
         while (s->first == NULL && !s->swap && !lead->ended)
             pthread_cond_wait(&s->work, &s->lock);
         bool swap = s->swap;
-        job *next = swap ? NULL : s->first;
-        if (next != NULL) {
-            s->first = next->next;
-            s->last = s->first == NULL ? NULL : s->last;
-        }
+        int count = take_jobs(s, taken);
         pthread_mutex_unlock(&s->lock);
         if (swap)
             do_swap(lead);
-        else if (next != NULL)
-            do_job(lead, next);
+        else if (count > 0)
+            do_jobs(lead, taken, count);
         else
             break;
     }
