@@ -46,8 +46,9 @@
  * tells the other ranks that this one lives while the host is busy; it calls nothing of the host, and what it learns, the
  * next call says. Calls may start threads that end with them; only the look-up of a host name may outlive its call, so that
  * dlclose leaves the library mapped. No signal is delivered to these threads. A process that forks must not use the engine
- * in the child. Rule files are looked for along SLUICE_RULES_PATH, XDG_DATA_HOME and HOME (see options.rules); with a GPU
- * transport SLUICE_CUDA_PLUGIN names the plugin. Other variables are read by the libraries that Sluice uses, not by itself.
+ * in the child. Variables of the environment that it reads: SLUICE_RULES_PATH, XDG_DATA_HOME and HOME (see options.rules);
+ * with a GPU transport SLUICE_CUDA_PLUGIN, SLUICE_NCCL_LIBRARY (which files these are), SLUICE_WIRE_BYTES, and those of NCCL's
+ * that must be the same on every rank, to compare them.
  *
  * Versions. A change of the first number, or below 1.0 of the second, may break hosts and changes the library's soname;
  * other releases only add. So that they can, structs that a host gives begin with their size, as the initialisers say it:
@@ -499,7 +500,8 @@ SLUICE_API const char *sluice_version(const sluice_engine *engine);
 
 /*
  * After a failure: which parameters are complete, torn and untouched, as a JSON object of three lists. Torn are those of the
- * batch that was under way, once all ranks had agreed on it: any worker may hold a part. Released with sluice_free.
+ * batch that was under way, once all ranks had agreed on it: any worker may hold a part. Released with sluice_free. Errors:
+ * STATE unless FAILED.
  */
 SLUICE_API sluice_status sluice_failure_json(const sluice_engine *engine, char **json, sluice_error *error);
 

@@ -5,12 +5,12 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "control/door_place.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -275,14 +275,9 @@ static void *serve(void *argument)
     }
 }
 
-/* The host's signals stay with the host's threads. */
 static int start_thread(slc_door *door)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&door->thread, NULL, serve, door);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int code = slc_thread_start(&door->thread, false, serve, door);
     if (code == 0)
         pthread_setname_np(door->thread, "sluice-attach");
     return code;

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/thread.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -189,7 +190,7 @@ void slc_comm_abort(slc_comm *comm, const slc_log *log)
     slc_deadline deadline = slc_deadline_in(LONGEST_END_S);
     if (ending != NULL)
         *ending = (struct ending){ .abort = comm->nccl->CommAbort, .handle = comm->handle, .users = 2 };
-    if (ending == NULL || pthread_create(&thread, NULL, run_abort, ending) != 0) {
+    if (ending == NULL || slc_thread_start(&thread, false, run_abort, ending) != 0) {
         slc_release(ending);
         (void)comm->nccl->CommAbort(comm->handle);
         comm->handle = NULL;
