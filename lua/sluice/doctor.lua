@@ -195,14 +195,11 @@ end
 
 local function nccl(facts)
    local found = facts.nccl
-   local from = found.named and ("SLUICE_NCCL_LIBRARY (%s)"):format(found.named) or "the system's libnccl.so.2"
    if found.missing then
-      return note("NCCL", ("%s: %s"):format(from, found.missing), found.named and "name a file that is there" or "not needed on one "
-         .. "machine; a serving host takes the one that its process has, others name it with SLUICE_NCCL_LIBRARY")
-   elseif not found.version then
-      return note("NCCL", ("%s does not say its version"):format(found.file or from), "name another file with SLUICE_NCCL_LIBRARY")
+      return note("NCCL", found.missing, found.named and "name a file that is there" or "not needed where GPUs reach each other's "
+         .. "memory; a serving host takes the one that its process has, others name it with SLUICE_NCCL_LIBRARY")
    end
-   return good("NCCL", ("%s, %s"):format(nccl_version(found.version), found.file or from))
+   return good("NCCL", ("%s, %s"):format(nccl_version(found.version), found.file))
 end
 
 -- ---- libraries of this program ----

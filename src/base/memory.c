@@ -64,6 +64,13 @@ char *slc_duplicate(const char *text)
 
 /* ---- secrets ---- */
 
+void slc_release_wiped(void *block, size_t bytes)
+{
+    if (block != NULL)
+        explicit_bzero(block, bytes);
+    slc_release(block);
+}
+
 void *slc_secret_allocate(size_t bytes)
 {
     void *pages = must_fail() ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

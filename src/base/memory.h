@@ -14,6 +14,8 @@ void *slc_allocate(size_t bytes);
 void *slc_allocate_zeroed(size_t count, size_t size);
 void *slc_reallocate(void *block, size_t bytes);
 void slc_release(void *block);
+/* slc_release of a block whose first bytes may be a secret, such as the id of a communicator. */
+void slc_release_wiped(void *block, size_t bytes);
 char *slc_duplicate(const char *text);
 
 /*

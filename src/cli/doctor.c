@@ -25,6 +25,7 @@
 #include "base/available.h"
 #include "base/digest.h"
 #include "transport/nccl/plugin.h"
+#include "transport/nccl_find.h"
 
 static void set_number(lua_State *L, const char *key, double value)
 {
@@ -263,24 +264,20 @@ static void set_plugin(lua_State *L)
     lua_setfield(L, -2, "plugin");
 }
 
-/* nccl: the one in the process, else SLUICE_NCCL_LIBRARY, else the system's: { file, version, named }, or { missing, named }. */
+/* nccl: the one that a transport would take: { file, version, named }, or { missing, named }. */
 static void set_nccl(lua_State *L)
 {
     const char *named = getenv("SLUICE_NCCL_LIBRARY");
-    int (*get_version)(int *) = NULL, version = 0;
-    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
-    if (library == NULL)
-        library = dlopen(named != NULL ? named : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    slc_nccl_file file;
+    sluice_error error = SLUICE_ERROR_INIT;
     lua_newtable(L);
     if (named != NULL)
         set_text(L, "named", named);
-    if (library == NULL) {
-        set_text(L, "missing", dlerror());
+    if (slc_nccl_find(NULL, &file, &error) != SLUICE_OK) {
+        set_text(L, "missing", error.text);
     } else {
-        find(library, "ncclGetVersion", &get_version, sizeof get_version);
-        set_file(L, dlsym(library, "ncclGetVersion"));
-        if (get_version != NULL && get_version(&version) == 0)
-            set_number(L, "version", version);
+        set_text(L, "file", file.path);
+        set_number(L, "version", file.version);
     }
     lua_setfield(L, -2, "nccl");
 }

@@ -79,13 +79,13 @@ void slc_payload_release(slc_payload *payload)
 {
     if (payload == NULL || --payload->users > 0)
         return;
-    slc_release(payload->data);
+    slc_release_wiped(payload->data, payload->length);
     slc_release(payload);
 }
 
 void slc_frame_clear(slc_frame *frame)
 {
-    slc_release(frame->payload);
+    slc_release_wiped(frame->payload, frame->header.length);
     *frame = (slc_frame){ 0 };
 }
 

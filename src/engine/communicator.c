@@ -96,9 +96,8 @@ static sluice_status judge_id(void *context, const slc_word *word, int32_t count
 
 static void wipe(slc_buffer *buffer)
 {
-    if (buffer->data != NULL)
-        explicit_bzero(buffer->data, buffer->capacity);
-    slc_buffer_clear(buffer);
+    slc_release_wiped(buffer->data, buffer->capacity);
+    *buffer = (slc_buffer){ 0 };
 }
 
 static sluice_status carry_id(slc_stages *stages, bool makes, unsigned char *id, sluice_error *error)
