@@ -11,9 +11,11 @@ every byte of them with what its own loader makes of the trainer's full_tensor()
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import socket
 import tempfile
+from multiprocessing.connection import wait
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
@@ -55,6 +57,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def join(folder: Path, group: str, rank: int, size: int) -> None:
     torch.set_num_threads(1)
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)  # full_tensor() gathers a dim twice, and warns of that
     dist.init_process_group("gloo", init_method=f"file://{folder}/{group}", rank=rank, world_size=size)
 
 
@@ -144,8 +147,11 @@ def main() -> None:
         ranks += [context.Process(target=serve, args=(rank, folder, options.steps, options.rules, told[rank])) for rank in range(SERVERS)]
         for process in ranks:
             process.start()
-        for process in ranks:
-            process.join()
+        while running := [process for process in ranks if process.exitcode is None]:
+            wait([process.sentinel for process in running])
+            if any(process.exitcode for process in ranks):  # the others may wait for it
+                for process in running:
+                    process.terminate()
     if any(process.exitcode for process in ranks):
         raise SystemExit(f"exit codes: {[process.exitcode for process in ranks]}")
 

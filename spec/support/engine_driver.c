@@ -131,9 +131,14 @@ static sluice_status open_life(life *self)
 static sluice_status update(life *self)
 {
     static const char *const names[] = { "a.weight", "b.bias" };
-    sluice_status status = sluice_start_update(self->engine, false, &self->error);
+    sluice_recording recording = 0;
+    sluice_status status = sluice_record(self->engine, names, 1, &recording, &self->error);
     if (status == SLUICE_OK)
-        status = sluice_update(self->engine, names, 2, &self->error);
+        status = sluice_start_update(self->engine, false, &self->error);
+    if (status == SLUICE_OK)
+        status = sluice_replay(self->engine, recording, &self->error);
+    if (status == SLUICE_OK)
+        status = sluice_update(self->engine, names + 1, 1, &self->error);
     if (status == SLUICE_OK)
         status = sluice_finish_update(self->engine, "v1", &self->error);
     return status == SLUICE_OK && strcmp(sluice_version(self->engine), "v1") != 0 ? SLUICE_INTERNAL : status;

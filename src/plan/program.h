@@ -19,9 +19,10 @@ typedef struct slc_stride {
 
 /*
  * A strided copy: `run` contiguous bytes on both sides (with a conversion one element, as it lands, and at least one dim),
- * repeated over ndim outer dims, collapsed to as few as the strides allow. Offsets and strides are in bytes: source ones from the start of the trainer's shard (contiguous, row-major),
- * destination ones from the live tensor's data or the staging slot. On a trainer, destination strides are those of the
- * packed piece, and `buffer` is unused (0). What travels and what is counted are bytes as they land.
+ * repeated over ndim outer dims, collapsed to as few as the strides allow. Offsets and strides are in bytes: source ones from
+ * the start of the trainer's shard (contiguous, row-major), destination ones from the live tensor's data or the staging slot.
+ * On a trainer, destination strides are those of the packed piece, and `buffer` is unused (0). What travels and what is
+ * counted are bytes as they land.
  */
 typedef struct slc_copy {
     int32_t peer;    /* world rank of the other side */

@@ -81,6 +81,13 @@ describe("the nccl transport by wire", function()
       end
    end)
 
+   it("moves what was recorded once and is replayed, beside the link too", function()
+      if gpu.built() then
+         local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }
+         by_wire(deployment, { SLUICE_WIRE_BYTES = "10000" }, "--replay", "--batches", "2")
+      end
+   end)
+
    it("packs and unpacks by copy engines where the GPU has no kernel, and by single copies with an old driver", function()
       if gpu.built() then
          for _, environment in ipairs({ { SLUICE_CUDA_ON_CPU_OLD = "1" }, { SLUICE_CUDA_ON_CPU_OLD = "1", SLUICE_CUDA_ON_CPU_VERSION = "12000" } }) do

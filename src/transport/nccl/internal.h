@@ -155,7 +155,8 @@ sluice_status slc_landings_read(const slc_transport *transport, slc_nccl_peer *p
 /*
  * way.c, on a trainer. converts: refuses a conversion of a parameter that this rank cannot do. convert: a copy that only a
  * kernel can do. offer: one that became the landings from `first` on; `to` as mapped here. settle: after the last offer,
- * decides what the kernel carries and puts its table on the device. aimed: whether a parameter's moves read from there; aim: makes all read from where config.source says, while no launch of them is under way, nor a capture.
+ * decides what the kernel carries and puts its table on the device. aimed: whether a parameter's moves read from there. aim:
+ * makes all read from where config.source says, while no launch of them is under way, nor a capture.
  */
 sluice_status slc_way_converts(const slc_transport *transport, uint32_t param, slc_cast cast, sluice_error *error);
 sluice_status slc_way_convert(const slc_transport *transport, slc_nccl_peer *peer, uint32_t param, const slc_copy *copy,

@@ -6,7 +6,7 @@ import multiprocessing
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.queues import Queue, SimpleQueue
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Rank:
         return engine, names
 
 
-def _enter(call: Callable[[Rank], Any], rank: Rank, results: SimpleQueue[tuple[int, Any]]) -> None:
+def _enter(call: Callable[[Rank], Any], rank: Rank, results: Queue[tuple[int, Any]]) -> None:
     torch.set_num_threads(1)
     try:
         if rank.number < rank.trainers:
@@ -63,7 +63,7 @@ def run(trainer: Callable[[Rank], Any], worker: Callable[[Rank], Any], trainers:
     """What each rank returned, or the text of what it raised; None of those that were killed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ranks", "torch.distributed.fsdp"])
-    info, results = context.SimpleQueue(), context.SimpleQueue()
+    info, results = context.SimpleQueue(), context.Queue()
     calls = [trainer] * trainers + [worker]
     processes = [
         context.Process(target=_enter, args=(call, Rank(number, trainers, folder, info), results))
@@ -72,9 +72,10 @@ def run(trainer: Callable[[Rank], Any], worker: Callable[[Rank], Any], trainers:
     for process in processes:
         process.start()
     try:
-        said = dict(results.get() for _ in range(len(calls) - len(killed)))
-    finally:
+        said = dict(results.get(timeout=200) for _ in range(len(calls) - len(killed)))
         for process in processes:
             process.join(60)
+    finally:
+        for process in processes:
             process.kill()
     return [said.get(number) for number in range(len(calls))]
