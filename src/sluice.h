@@ -194,7 +194,8 @@ typedef struct sluice_timeouts {
  *   timeout_s    the deadline of every wait, in seconds; 0 means 300
  *   listen_fd    rank 0 only: a listening TCP socket to take over instead of binding master_port; -1 for none. The engine closes it.
  *   staging_slots  full tensors that can be in flight or kept at once on a worker, at least 2; 0 means 2
- *   road         how the host transport copies: NULL tries "map", then "pull", then "ring"; a name forces that one
+ *   road         how bytes go; NULL is the best that works for each pair of ranks, a name forces that one. Transport host: "map",
+ *                "pull", "ring". Transport nccl: "link" (copy engines into mapped memory), "wire" (NCCL's sends and receives)
  *   timeouts     the same deadline for single phases
  *   beat_s       how often ranks tell each other that they live, in seconds, the same on every rank; 0 means 1. A rank that
  *                is not heard for three beats is lost, and every other rank's current or next call says so
