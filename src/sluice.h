@@ -469,7 +469,9 @@ SLUICE_API sluice_status sluice_forget_recording(sluice_engine *engine, sluice_r
  * A capture that another thread makes meanwhile should not be in CUDA's global mode, which forbids some of what a call does.
  * The engine queues nothing there but events, and its own streams do not wait for the legacy default stream. It never
  * synchronises the device, and an update allocates no memory of the device.
- *
+ */
+
+/*
  * Ends the update; succeeds on all ranks or on none, and only when every parameter came exactly once (or it was partial).
  * `version` is a label of 1 to 255 bytes of UTF-8 without control characters, the same on every rank, visible through
  * sluice_version only after success. Incomplete or different labels: INVALID or DISAGREE, the update is still open; what is
