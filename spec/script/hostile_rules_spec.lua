@@ -54,7 +54,7 @@ describe("a hostile rule file", function()
          'FILE:1: rule "w": strips are numbered from 1 on; it has the number 0' },
       { "has a key that has no text", "return { [{}] = 1 }", "FILE:1: the table has a key that is no name (table)" },
       { "has such a key in a rule", "return { rules = { rule 'w' { [{}] = 1 } } }", 'FILE:1: rule "w": unknown key \'table\'; known: alias, at, '
-         .. "companion, from, full, into, layout, pad, permute, shape, skip, zero" },
+         .. "companion, convert, from, full, into, layout, pad, permute, shape, skip, zero" },
       { "has a template that multiplies a name", "return { rules = { rule '{w}' { into = ('{w}'):rep(60) } } }",
         'FILE:1: rule "{w}": into (' .. ("{w}"):rep(60) .. ") uses too many captures" },
       { "has a zero character in a pattern", "return { rules = { rule 'w\\0' {} } }",

@@ -7,6 +7,7 @@
 --       local stream = world.stream()
 --       stream:busy(); stream:copy(to, from, bytes)
 
+local busted = require "busted"
 local ffi = require "ffi"
 
 local gpu = {}
@@ -18,7 +19,7 @@ function gpu.built()
    for _, path in ipairs({ "libsluice_cuda.so", "spec/cuda/libcuda.so.1" }) do
       local file = io.open(folder .. path)
       if not file then
-         pending(path .. " was not built: nvcc or nccl.h was not found")
+         busted.pending(path .. " was not built: nvcc or nccl.h was not found")
          return false
       end
       file:close()
