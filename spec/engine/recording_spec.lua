@@ -343,7 +343,8 @@ describe("an update that was recorded", function()
          good(results)
          for rank = 0, 1 do
             assert.equal(0, results[rank].taken)
-            assert.is_true(results[rank].pages < 250, results[rank].pages .. " pages more")
+            -- A sanitizer keeps what was freed for a while.
+            assert.is_true(os.getenv("SLUICE_SANITIZER") ~= nil or results[rank].pages < 250, results[rank].pages .. " pages more")
          end
       end)
    end)

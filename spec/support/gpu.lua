@@ -7,7 +7,6 @@
 --       local stream = world.stream()
 --       stream:busy(); stream:copy(to, from, bytes)
 
-local busted = require "busted"
 local ffi = require "ffi"
 
 local gpu = {}
@@ -19,7 +18,7 @@ function gpu.built()
    for _, path in ipairs({ "libsluice_cuda.so", "spec/cuda/libcuda.so.1" }) do
       local file = io.open(folder .. path)
       if not file then
-         busted.pending(path .. " was not built: nvcc or nccl.h was not found")
+         getfenv(2).pending(path .. " was not built: nvcc or nccl.h was not found") -- busted gives it to specs alone
          return false
       end
       file:close()
