@@ -393,8 +393,8 @@ describe("models.describe()", function()
             "worker.expert_mesh has 1 pp stages and worker.mesh 2: a worker holds both parts of its layers" },
          { { { "pp", 2 }, { "tp", 2 } }, { { "ep", 2 }, { "pp", 2 } }, { num_experts = 4, moe_intermediate_size = 6 },
             "worker.expert_mesh and worker.mesh put a rank into different pp stages: pp must be at the same place in both" },
-         { { { "tp", 4 } }, { { "ep", 2 }, { "tp", 2 } }, { num_experts = 4, moe_intermediate_size = 6 },
-            "worker.expert_mesh has both ep and tp (2): under ep every expert is whole on its rank" },
+         { { { "tp", 4 } }, { { "ep", 2 }, { "tp", 2 } }, { num_experts = 4, moe_intermediate_size = 7 },
+            "model.config.moe_intermediate_size (7) must divide by the workers' expert tp (2)" },
       }
       for _, case in ipairs(cases) do
          it("says: " .. case[4], function()

@@ -35,7 +35,7 @@ function serving.sizes(part)
    return {
       tp = mesh.size(part.mesh, "tp"), pp = mesh.size(part.mesh, "pp"),
       ep = has_ep and mesh.size(expert, "ep") or nil,
-      moe_tp = has_ep and 1 or mesh.size(expert, "tp"),
+      moe_tp = (part.expert_mesh or not has_ep) and mesh.size(expert, "tp") or 1,
    }
 end
 
@@ -50,10 +50,6 @@ function serving.check_meshes(part)
    end
    if dense > 1 and mesh.stride(part.mesh, "pp") ~= mesh.stride(part.expert_mesh, "pp") then
       check.fail("worker.expert_mesh and worker.mesh put a rank into different pp stages: pp must be at the same place in both")
-   end
-   if mesh.has(part.expert_mesh, "ep") and mesh.size(part.expert_mesh, "tp") > 1 then
-      check.fail("worker.expert_mesh has both ep and tp (%d): under ep every expert is whole on its rank",
-         mesh.size(part.expert_mesh, "tp"))
    end
 end
 
@@ -93,7 +89,7 @@ function serving.new(part, config, rank, prefixes)
    end
    local self = setmetatable({
       tp = sizes.tp, r = mesh.coordinate(part.mesh, rank, "tp"), ep = sizes.ep, moe_tp = sizes.moe_tp,
-      moe_r = sizes.ep and 0 or mesh.coordinate(expert, rank, "tp"),
+      moe_r = sizes.moe_tp > 1 and mesh.coordinate(expert, rank, "tp") or 0,
       is_first = stage == 0, is_last = stage == sizes.pp - 1,
       first_layer = first_layer, last_layer = first_layer + counts[stage + 1] - 1,
       dtype = part.dtype or config.dtype, list = {}, attributes = {}, prefixes = prefixes, unsourced = false,

@@ -1,5 +1,6 @@
 -- Experts in the place of a layer's MLP: they are stacked in one live w13_weight (gate over up) and one w2_weight. Over an ep
--- axis whole experts are spread, otherwise each expert is cut over tp. No family by itself: families extend it.
+-- axis whole experts are spread, otherwise each expert is cut over tp; a host that does both says how many ranks share one, as
+-- moe_tensor_parallel_size. No family by itself: families extend it.
 
 local experts = required "num_experts"
 local ep = axes.ep
@@ -7,17 +8,18 @@ local where_is = spread(host.expert_map or experts, ep)
 local owner = pin("ep", pick("e", where_is.owner))
 local slab = index(0, pick("e", where_is.position))
 
-local tp = ep > 1 and 1 or axes.tp
+local tp = ep > 1 and (host.moe_tensor_parallel_size or 1) or axes.tp
+local whole = ep > 1 and tp == 1
 local im = host.moe_intermediate_size or required "intermediate_size"
 local gate = divide(im, tp)
-local expert_column = ep > 1 and owner or { owner, column }
-local expert_row = ep > 1 and owner or { owner, row }
+local expert_column = whole and owner or { owner, column }
+local expert_row = whole and owner or { owner, row }
 
 -- The packed form brings all experts of a layer in one tensor; where the host has moved experts about, its loader takes it.
 local moved = host.expert_map and "the host places experts by a map, which a packed tensor cannot follow"
 local packed = shard("ep", 0, { split = "balanced" })
-local packed_column = ep > 1 and packed or { packed, shard("tp", 1) }
-local packed_row = ep > 1 and packed or { packed, shard("tp", 2) }
+local packed_column = whole and packed or { packed, shard("tp", 1) }
+local packed_row = whole and packed or { packed, shard("tp", 2) }
 
 -- Newer hosts keep the stacks one level deeper.
 local deeper = live "**.experts.routed_experts.w13_weight" and "experts.routed_experts"

@@ -1,13 +1,15 @@
 -- GPT-OSS in bfloat16: attention with sinks, experts in every layer. A layer's experts come in one tensor, transposed; gate and
 -- up take turns along it as the host has them, too, so that a unit is two rows. Every stage of a pipeline has embedding and head.
 
-local tp, ep = axes.tp, axes.ep
-
--- Over an ep axis whole experts are spread, otherwise each is cut over tp: the last ranks may hold fewer units, or none.
-local units = ceil_divide(host.moe_intermediate_size or required "intermediate_size", ep > 1 and 1 or tp)
+-- Over an ep axis whole experts are spread, otherwise, or where the host does both, each is cut over tp: the last ranks may hold
+-- fewer units, or none.
+local ep = axes.ep
+local tp = ep > 1 and (host.moe_tensor_parallel_size or 1) or axes.tp
+local whole = ep > 1 and tp == 1
+local units = ceil_divide(host.moe_intermediate_size or required "intermediate_size", tp)
 local spread_out = shard("ep", 0, { split = "balanced" })
 local function cut(dim, count)
-   return ep > 1 and spread_out or { spread_out, shard("tp", dim, { chunk = count }) }
+   return whole and spread_out or { spread_out, shard("tp", dim, { chunk = count }) }
 end
 
 local layer = "model.layers.{l}."
@@ -39,6 +41,6 @@ return {
       experts("gate_up_proj_bias", "w13_bias", { layout = cut(1, 2 * units), pad = "zero" }),
       experts("down_proj", "w2_weight", { permute = { 0, 2, 1 }, layout = cut(1, units), pad = "zero" }),
       -- Ranks sum what their experts give, so that one of them alone adds the bias.
-      experts("down_proj_bias", "w2_bias", { layout = ep > 1 and spread_out or { spread_out, first "tp" } }),
+      experts("down_proj_bias", "w2_bias", { layout = whole and spread_out or { spread_out, first "tp" } }),
    },
 }
