@@ -100,6 +100,25 @@ describe("sluice run", function()
       assert.equal(10, object.parameters_full)
    end)
 
+   it("says when each rank ended, and by which error, where one is killed in the middle", function()
+      local model = { family = "llama", config = { num_hidden_layers = 2, hidden_size = 1024, intermediate_size = 4096,
+         num_attention_heads = 8, num_key_value_heads = 8, vocab_size = 32000 } }
+      local result = run({ updates = 3, model = model }, "--no-verify", "--quiet", "--kill", "1")
+      local object = program.json(result)
+      assert.same({}, result.left)
+      assert.same({ 1, "trainer 1", 3 }, { object.killed, object.killed_role, object.update })
+      if object.all_named then -- else this machine was too busy to kill it in time
+         assert.equal(0, result.code)
+         assert.equal(6, #object.ends)
+         assert.truthy(object.ends[1].text:find("^update: rank 1 .* was lost: its connection ended$"), object.ends[1].text)
+      else
+         assert.equal(1, result.code)
+      end
+      assert.equal("sluice: run: --kill 7 must be below the world size 7\n", run({}, "--kill", "7").err)
+      assert.equal("sluice: run: --kill wants at least 2 updates: those before the last say how long one takes\n",
+         run({ updates = 1 }, "--kill", "1").err)
+   end)
+
    it("runs whichever standard stream is closed", function()
       for _, closed in ipairs({ "<&-", ">&-", "2>&-", "<&- >&- 2>&-" }) do
          local text, code = program.shell(("$SLUICE run %s --quiet %s"):format(program.deployment(), closed))

@@ -7,16 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number that a launcher gave this process on its machine, or the rank. */
-static int local_number(int32_t rank)
+/* The GPU by the number that a launcher gave this process on its machine, or by the rank's place in the world. */
+static int gpu_of(const slc_job *job, int count)
 {
     const char *text = getenv("LOCAL_RANK");
     char *end = NULL;
-    long number = text == NULL || *text == '\0' ? rank : strtol(text, &end, 10);
-    return end != NULL && (*end != '\0' || number < 0 || number > 1 << 20) ? (int)rank : (int)number;
+    long number = text == NULL || *text == '\0' ? -1 : strtol(text, &end, 10);
+    if (number >= 0 && *end == '\0' && number <= 1 << 20)
+        return (int)(number % count);
+    int32_t world = job->trainers + job->workers;
+    return job->rank / ((world - 1) / count + 1);
 }
 
-static sluice_status open_gpu(slc_mirror *mirror, int32_t rank, sluice_error *error)
+static sluice_status open_gpu(slc_mirror *mirror, const slc_job *job, sluice_error *error)
 {
     const sluice_cuda_plugin *plugin;
     int count;
@@ -28,7 +31,7 @@ static sluice_status open_gpu(slc_mirror *mirror, int32_t rank, sluice_error *er
     if (status != SLUICE_OK)
         return status;
     mirror->ops = plugin->gpu;
-    return mirror->ops->open(local_number(rank) % count, &mirror->gpu, error);
+    return mirror->ops->open(gpu_of(job, count), &mirror->gpu, error);
 }
 
 sluice_status slc_mirror_make(slc_mirror *mirror, const slc_job *job, unsigned char *here, size_t bytes, sluice_error *error)
@@ -37,7 +40,7 @@ sluice_status slc_mirror_make(slc_mirror *mirror, const slc_job *job, unsigned c
     if (job->transport == NULL || strcmp(job->transport, "nccl") != 0 || bytes == 0)
         return SLUICE_OK;
     void *there = NULL;
-    sluice_status status = open_gpu(mirror, job->rank, error);
+    sluice_status status = open_gpu(mirror, job, error);
     if (status == SLUICE_OK)
         status = mirror->ops->allocate(mirror->gpu, bytes, &there, error);
     mirror->there = there;

@@ -22,8 +22,9 @@ typedef struct slc_mirror {
 } slc_mirror;
 
 /*
- * Makes the block. With transport nccl it lies on the GPU of this rank: rank 0 takes the first, and so on around those that
- * this process sees; LOCAL_RANK, where a launcher sets it, counts instead. `here` may come from elsewhere: then it is borrowed.
+ * Makes the block. With transport nccl it lies on the GPU of this rank. Ranks fill the GPUs that this process sees in world
+ * order, as `sluice simulate` has it: one each, or where there are fewer GPUs as many on each as it takes. Where a launcher sets
+ * LOCAL_RANK, that counts, around the GPUs. `here` may come from elsewhere: then it is borrowed.
  */
 sluice_status slc_mirror_make(slc_mirror *mirror, const slc_job *job, unsigned char *here, size_t bytes, sluice_error *error);
 

@@ -24,6 +24,7 @@ typedef struct {
     uint64_t update;
     uint64_t moved; /* bytes of the batches done in this update */
     uint64_t batch; /* bytes of the batch under way */
+    double moving_s; /* in the batches of this update, without what stands around them */
     sluice_recording *recording; /* of each batch, 0 before it is made */
 } rank;
 
@@ -198,7 +199,9 @@ static sluice_status move_all(rank *r, const char *const *names, sluice_error *e
     for (size_t b = 0; b < batches && status == SLUICE_OK; b++) {
         size_t from = count * b / batches, to = count * (b + 1) / batches;
         r->batch = 0;
+        double began = slc_now_s();
         status = move_one(r, b, names + from, to - from, error);
+        r->moving_s += slc_now_s() - began;
         r->moved += r->batch;
     }
     return status;
@@ -209,6 +212,7 @@ static sluice_status update(rank *r, const char *const *names, sluice_error *err
     char version[32];
     snprintf(version, sizeof version, "update-%llu", (unsigned long long)r->update);
     r->moved = 0;
+    r->moving_s = 0;
     r->serving.loaded = 0;
     double from = slc_now_s();
     sluice_status status = move_all(r, names, error);
@@ -225,6 +229,7 @@ static sluice_status update(rank *r, const char *const *names, sluice_error *err
     slc_report_count(&line, "update", r->update);
     slc_report_seconds(&line, "from", from);
     slc_report_seconds(&line, "to", to);
+    slc_report_seconds(&line, "moving", r->moving_s);
     slc_report_count(&line, "bytes", r->moved);
     slc_report_count(&line, "full", r->serving.loaded);
     slc_report_end(r->report, &line);

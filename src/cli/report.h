@@ -3,7 +3,8 @@
  *
  *   prepared  update (0), seconds, bytes                    filled    update, seconds, bytes
  *   waiting   update (0: before init)                       ready     seconds, plan (of the first worker only)
- *   progress  update, done, total                           updated   update, from, to (monotonic clock), bytes, full
+ *   progress  update, done, total                           updated   update, from, to (monotonic clock), moving (seconds in
+ *                                                                     its batches), bytes, full
  *   verified  update, seconds, bytes                        log       level, text
  *   saved     update, seconds, bytes
  *   failed    status, code, stage, text, rank, exit         done

@@ -3,6 +3,7 @@
 local native = require "sluice.native"
 local fault = require "sluice.cli.fault"
 local json = require "sluice.cli.json"
+local kill = require "sluice.cli.kill"
 local plan = require "sluice.cli.plan"
 local progress = require "sluice.cli.progress"
 local source = require "sluice.cli.source"
@@ -15,7 +16,8 @@ local run = {
    name = "run", summary = "Runs a deployment on this machine and verifies every live byte after every update.",
    example = "sluice run examples/deployments/llama3-8b.lua --layers 2 --updates 3\n\n"
       .. "Values change with every update. gb_per_s is the bytes that all workers received, divided by the seconds in which\n"
-      .. "they did; writing and checking of values do not count. bytes_direct and bytes_full are the plan's, each parameter once.",
+      .. "they did; writing and checking of values do not count. bytes_direct and bytes_full are the plan's, each parameter once.\n"
+      .. "Between GPUs ranks fill those that are there in world order, several each where there are fewer.",
 }
 
 local MOST_RANKS = 4096 -- processes of one machine
@@ -30,6 +32,7 @@ function run.configure(parser)
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
    world.replay_option(parser)
+   kill.configure(parser)
 end
 
 -- MemAvailable, or less where a control group allows less.
@@ -127,7 +130,7 @@ local function summary(here, planned, books, verify, total_s)
       bytes_received = books.received, bytes_verified = books.checked, bytes_saved = books.saved,
       coverage = { worker = 0, live_bytes = coverage.live_bytes, written_bytes = coverage.written_bytes, padded_bytes = coverage.padded_bytes,
          uncovered = coverage.uncovered },
-      seconds = seconds, update_seconds = json.list(updates), gb_per_s = units.rate(books.received, seconds.update),
+      ranks = books:ranks(), seconds = seconds, update_seconds = json.list(updates), gb_per_s = units.rate(books.received, seconds.update),
    }
 end
 
@@ -180,12 +183,13 @@ end
 
 --- Runs a world on this machine and sums up.
 -- @param here the world
--- @param args no_verify, quiet, save, memory, replay as the command line has them; descriptors: more of them for every rank
--- @return the summary, as --json prints it. Ends the command where a rank fails.
+-- @param args no_verify, quiet, save, memory, replay, kill as the command line has them; descriptors: more of them for every rank
+-- @return the summary, as --json prints it; with kill, what kill.judged gives. Ends the command where a rank fails.
 function run.execute(here, args)
    local start = native.monotonic()
    local show = progress.new(args.quiet)
    here.deployment.beat_s = here.deployment.beat_s or BEAT_S
+   kill.check(here, args)
    if here.size > MOST_RANKS then
       fault.wrong("run: %d ranks on one machine: it starts at most %d", here.size, MOST_RANKS)
    end
@@ -203,10 +207,13 @@ function run.execute(here, args)
    local books = tally.new(here, planned, show, not args.no_verify, args.save ~= nil)
    books.now = native.monotonic
    local ranks, descriptors = ranks_of(here, args, init_info, port, listener)
-   local first, cancelled = supervise.run(ranks, {
+   local first, cancelled, failures = supervise.run(ranks, {
       silence_s = here.deployment.timeout_s,
+      kill = kill.order(here, args, books),
       on_event = function(rank, event)
-         books:event(rank, event)
+         if not (args.kill and event.event == "log") then -- kill.judged says who ended how
+            books:event(rank, event)
+         end
       end,
       started = function()
          for _, fd in ipairs(descriptors) do
@@ -215,7 +222,9 @@ function run.execute(here, args)
       end,
    })
    show:done()
-   if first or cancelled then
+   if args.kill and not cancelled then
+      return kill.judged(here, args, failures)
+   elseif first or cancelled then
       failure(here, first, cancelled)
    elseif not books:complete() then
       fault.raise(1, "run: every rank ended well, but not all that they were to do was reported by all of them")
@@ -229,10 +238,12 @@ function run.run(args)
    local result = run.execute(world.load(args), args)
    if args.json then
       io.stdout:write(json.encode(result), "\n")
+   elseif args.kill then
+      kill.write(result)
    else
       write(result)
    end
-   return 0
+   return args.kill and not result.all_named and 1 or 0
 end
 
 return run

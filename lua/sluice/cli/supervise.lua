@@ -45,9 +45,24 @@ function group:stop()
    end
 end
 
-function group:fail(child, weight, text, exit)
-   self.failures[#self.failures + 1] = { rank = child.rank, weight = weight, text = text, exit = exit, number = #self.failures }
-   self:stop()
+-- names: the rank that the error is of, where it says so. After a rank was killed on purpose the others end by themselves.
+function group:fail(child, weight, text, exit, names)
+   local seconds = self.struck and native.monotonic() - self.struck
+   self.failures[#self.failures + 1] = { rank = child.rank, weight = weight, text = text, exit = exit, number = #self.failures,
+                                         names = names, seconds = seconds }
+   if not self.struck then
+      self:stop()
+   end
+end
+
+-- Kills the rank that is to be killed, once it is time.
+function group:strike()
+   if self.strike_at and native.monotonic() >= self.strike_at then
+      self.strike_at, self.struck = nil, native.monotonic()
+      local child = self.children[self.kill.rank + 1]
+      native.kill(child.pidfd, SIGKILL)
+      child.sent[SIGKILL] = true
+   end
 end
 
 function group:take_line(child, line)
@@ -60,19 +75,22 @@ function group:take_line(child, line)
    elseif event.event == "failed" then
       child.said = true
       local weight = event.code == 10 and 5 or OK_TO_FOLLOW[event.code] and 3 or 2
-      return self:fail(child, weight, event.text, event.exit)
+      return self:fail(child, weight, event.text, event.exit, event.rank)
    end
    if event.event == "waiting" then
-      self:meet()
+      self:meet(event.update)
    end
    self.on_event(child.rank, event)
 end
 
 -- When all ranks wait, all may go on.
-function group:meet()
+function group:meet(update)
    self.waiting = self.waiting + 1
-   if self.waiting == self.count then
+   if self.struck then -- too late: the update was over
+      self:stop()
+   elseif self.waiting == self.count then
       self.waiting = 0
+      self.strike_at = self.kill and update == self.kill.update and native.monotonic() + self.kill.after_s() or nil
       for _, child in ipairs(self.children) do
          if child.report then
             native.let_go(child.report)
@@ -181,7 +199,10 @@ function group:step()
    for fd in pairs(self.by_fd) do
       list[#list + 1] = fd
    end
-   for _, fd in ipairs(native.poll(list, TICK_MS)) do
+   local wait_ms = self.strike_at and math.max(0, math.floor((self.strike_at - native.monotonic()) * 1e3)) or TICK_MS
+   local ready = native.poll(list, math.min(wait_ms, TICK_MS))
+   self:strike()
+   for _, fd in ipairs(ready) do
       local child = self.by_fd[fd]
       if fd == self.signals then
          self:take_signals()
@@ -225,13 +246,14 @@ end
 
 --- Starts one process a rank and waits for all.
 -- @param ranks a list of { arguments =, environment =, descriptors = }; the first is rank 0
--- @param options on_event(rank, event), on_tick(), started(), grace_s, and silence_s: how long a rank may say nothing
--- @return nil when every rank ended well; else { rank =, text =, exit =, others = how many more failed }, and whether the user
---    ended it
+-- @param options on_event(rank, event), on_tick(), started(), grace_s, and silence_s: how long a rank may say nothing; kill: { rank =,
+--    update =, after_s = function }: that rank is killed so many seconds after all went on into that update
+-- @return nil when every rank ended well; else { rank =, text =, exit =, others = how many more failed }; whether the user
+--    ended it; and all failures: { rank =, text =, names = the rank that the error is of, seconds = since the kill }
 function supervise.run(ranks, options)
    local self = setmetatable({
       children = {}, by_fd = {}, alive = 0, count = #ranks, waiting = 0, failures = {}, cancelled = false, grace_s = options.grace_s or 5,
-      on_event = options.on_event, on_tick = options.on_tick or function() end,
+      kill = options.kill, on_event = options.on_event, on_tick = options.on_tick or function() end,
       silence_s = math.max(options.silence_s, LEAST_SILENCE_S), clock = 0, look_at = 0, now = native.monotonic(),
       signals = fault.check(native.signals()),
    }, group)
@@ -261,7 +283,7 @@ function supervise.run(ranks, options)
          counted[failure.rank] = true
       end
    end
-   return first, self.cancelled
+   return first, self.cancelled, self.failures
 end
 
 return supervise

@@ -13,7 +13,7 @@ tally.__index = tally
 function tally.new(here, plan, show, verify, save)
    return setmetatable({
       here = here, plan = plan, show = show, verify = verify, save = save,
-      ready = 0, init_s = 0, prepare_s = 0, roads = {}, update = {}, received = 0, checked = 0, saved = 0, savers = 0,
+      ready = 0, init_s = 0, prepare_s = 0, roads = {}, update = {}, of_rank = {}, received = 0, checked = 0, saved = 0, savers = 0,
       expected = plan.worker_bytes * here.workers,
    }, tally)
 end
@@ -70,7 +70,9 @@ function take.progress(self, rank, event)
 end
 
 function take.updated(self, rank, event)
-   local update = of_update(self, event.update)
+   local update, own = of_update(self, event.update), self.of_rank[rank] or {}
+   self.of_rank[rank] = own
+   own[event.update] = { bytes = event.bytes, seconds = event.to - event.from, moving = event.moving }
    if rank >= self.here.trainers then
       update.bytes = update.bytes - (update.done[rank] or 0) + event.bytes
       update.done[rank] = event.bytes
@@ -132,6 +134,20 @@ function tally:complete()
       end
    end
    return not self.save or self.savers == self.here.workers
+end
+
+--- What each rank moved, in rank order: { rank, role, bytes = of an update, update_seconds, moving_seconds = one an update }; moving
+-- leaves out how an update begins and ends.
+function tally:ranks()
+   local list = {}
+   for rank = 0, self.here.size - 1 do
+      local item = { rank = rank, role = self.here:role(rank), bytes = 0, update_seconds = {}, moving_seconds = {} }
+      for number, own in ipairs(self.of_rank[rank]) do
+         item.bytes, item.update_seconds[number], item.moving_seconds[number] = own.bytes, own.seconds, own.moving
+      end
+      list[rank + 1] = item
+   end
+   return list
 end
 
 --- Seconds of each phase, summed over updates; a phase lasts as long as on its slowest rank.

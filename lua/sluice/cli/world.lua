@@ -82,9 +82,9 @@ function world.replay_option(parser)
    parser:flag("--replay", "Record each batch once and replay it in every update.")
 end
 
---- Adds --rank to a command's parser.
-function world.rank_option(parser, help)
-   parser:option("--rank", help):convert(function(text)
+--- Adds --rank, or an option of another name that takes a rank, to a command's parser.
+function world.rank_option(parser, help, name)
+   parser:option(name or "--rank", help):argname("<rank>"):convert(function(text)
       local rank = tonumber(text)
       if not rank or rank < 0 or rank % 1 ~= 0 then
          return nil, ("'%s' is no rank"):format(text)
