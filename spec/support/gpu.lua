@@ -2,16 +2,24 @@
 -- and graphs. Its memory is this process', too: it can be read and written as any other.
 --
 --    local gpu = require "spec.support.gpu"
---    if gpu.built() then
---       local world = gpu.open()     -- in the process that uses it
+--    local it = gpu.specs(it)
+--    it("orders copies", function()      -- pending where the plugin was not built
+--       local world = gpu.open()         -- in the process that uses it
 --       local stream = world.stream()
 --       stream:busy(); stream:copy(to, from, bytes)
+--    end)
 
 local ffi = require "ffi"
+local built = require "spec.support.built"
+
+local folder = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "")
 
 local gpu = {}
 
-local folder = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "")
+--- A spec file's `it` for specs that want the plugin, the driver and further files of the build folder: see spec/support/built.
+function gpu.specs(it, ...)
+   return built(it, "libsluice_cuda.so", "spec/cuda/libcuda.so.1", ...)
+end
 
 --- Whether the plugin and the driver were built; else the spec is pending.
 function gpu.built()

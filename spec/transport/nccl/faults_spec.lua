@@ -3,17 +3,11 @@
 
 local cjson = require "cjson"
 
+local it = require("spec.support.gpu").specs(it, "spec/nccl/libnccl.so.2")
+
 local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
 
 local function judge(arguments, environment, least)
-   for _, path in ipairs({ "/spec/cuda/libcuda.so.1", "/spec/nccl/libnccl.so.2" }) do
-      local library = io.open(build .. path)
-      if not library then
-         pending("libsluice_cuda was not built: nvcc or nccl.h was not found")
-         return
-      end
-      library:close()
-   end
    local command = "env LD_LIBRARY_PATH=%s/spec/cuda %s luajit scripts/faults.lua %s %s --sample 2 --delay 3 --json 2>/dev/null"
    local pipe = assert(io.popen(command:format(build, environment, build, arguments)))
    local said = cjson.decode(pipe:read("*a"))

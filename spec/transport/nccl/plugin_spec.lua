@@ -5,48 +5,34 @@ local inside = require "spec.support.inside"
 
 local path = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "") .. "libsluice_cuda.so"
 
-describe("the CUDA plugin", function()
-   local function plugin()
-      local file = io.open(path)
-      if not file then
-         pending("libsluice_cuda was not built: nvcc or nccl.h was not found")
-         return
-      end
-      file:close()
-      inside.declare("transport/nccl/plugin.h")
-      return ffi.load(path)
-   end
+local it = require("spec.support.built")(it, "libsluice_cuda.so")
 
+describe("the CUDA plugin", function()
    it("tells the versions of Sluice, CUDA and NCCL that it was built against", function()
-      local library = plugin()
-      if library then
-         local versions = library.sluice_cuda_plugin_open().versions
-         assert.equal(ffi.sizeof("sluice_cuda_versions"), versions.size)
-         assert.same({0, 1, 0}, {versions.sluice_major, versions.sluice_minor, versions.sluice_patch})
-         assert.truthy(versions.cuda >= 12080)
-         assert.truthy(versions.nccl >= 21800)
-      end
+      inside.declare("transport/nccl/plugin.h")
+      local library = ffi.load(path)
+      local versions = library.sluice_cuda_plugin_open().versions
+      assert.equal(ffi.sizeof("sluice_cuda_versions"), versions.size)
+      assert.same({0, 1, 0}, {versions.sluice_major, versions.sluice_minor, versions.sluice_patch})
+      assert.truthy(versions.cuda >= 12080)
+      assert.truthy(versions.nccl >= 21800)
    end)
 
    it("exports its door and nothing else", function()
-      if plugin() then
-         local pipe = assert(io.popen("nm --dynamic --defined-only " .. path))
-         local names = {}
-         for name in pipe:read("*a"):gmatch("%x+ %u ([%w_]+)") do
-            names[#names + 1] = name
-         end
-         pipe:close()
-         assert.same({ "sluice_cuda_plugin_open" }, names)
+      local pipe = assert(io.popen("nm --dynamic --defined-only " .. path))
+      local names = {}
+      for name in pipe:read("*a"):gmatch("%x+ %u ([%w_]+)") do
+         names[#names + 1] = name
       end
+      pipe:close()
+      assert.same({ "sluice_cuda_plugin_open" }, names)
    end)
 
    it("loads neither CUDA nor NCCL by itself", function()
-      if plugin() then
-         local pipe = assert(io.popen("readelf -d " .. path))
-         local text = pipe:read("*a")
-         pipe:close()
-         assert.is_nil(text:find("NEEDED[^\n]*cuda"))
-         assert.is_nil(text:find("NEEDED[^\n]*nccl"))
-      end
+      local pipe = assert(io.popen("readelf -d " .. path))
+      local text = pipe:read("*a")
+      pipe:close()
+      assert.is_nil(text:find("NEEDED[^\n]*cuda"))
+      assert.is_nil(text:find("NEEDED[^\n]*nccl"))
    end)
 end)

@@ -7,6 +7,7 @@ local pair = require "spec.support.pair"
 local signal = require "posix.signal"
 local world = require "spec.support.world"
 
+local it = gpu.specs(it)
 local COUNT, LENGTH, NAMES = pair.COUNT, pair.LENGTH, pair.NAMES
 local init_info, fill, check, floats, update = pair.init_info, pair.fill, pair.check, pair.floats, pair.update
 
@@ -17,9 +18,6 @@ end
 
 describe("a stream of the host's", function()
    it("brings what a trainer queued there in front of what reads its sources", function()
-      if not gpu.built() then
-         return
-      end
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          local wrong, busy = {}, 0
@@ -44,9 +42,6 @@ describe("a stream of the host's", function()
    end)
 
    it("lets what a worker queued there read the old weights, and what it queues later the new", function()
-      if not gpu.built() then
-         return
-      end
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          local wrong, busy = {}, 0
@@ -84,9 +79,6 @@ describe("a stream of the host's", function()
    end)
 
    it("keeps a staging slot until what load_weights queued there has read it, in later batches and at shutdown", function()
-      if not gpu.built() then
-         return
-      end
       local results = run(function(self, rank, port)
          self.turn, self.read = 0, {}
          self:init(init_info(port))
@@ -120,9 +112,6 @@ describe("a stream of the host's", function()
    end)
 
    it("is no place for an update while it is captured: refused, told to all, and the next call is good", function()
-      if not gpu.built() then
-         return
-      end
       for culprit = 0, 1 do
          local results = run(function(self, rank, port)
             self:init(init_info(port))
@@ -147,9 +136,6 @@ describe("a stream of the host's", function()
    end)
 
    it("tells the GPU of a worker that has no live tensors", function()
-      if not gpu.built() then
-         return
-      end
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          local taken = {}
@@ -164,9 +150,6 @@ describe("a stream of the host's", function()
    end)
 
    it("is one of the GPU where the tensors lie; of another it is refused at init, on every rank", function()
-      if not gpu.built() then
-         return
-      end
       local results = run(function(self, _, port)
          return host.refused(self.init, self, init_info(port))
       end, { worker = true, on = 1 })
@@ -207,9 +190,6 @@ describe("a recording in a capture of the host's", function()
    end
 
    it("is a place in a worker's graph: what comes before has the old weights, what comes behind has the new", function()
-      if not gpu.built() then
-         return
-      end
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          local wrong, before, behind = {}, {}, {}
@@ -261,9 +241,6 @@ describe("a recording in a capture of the host's", function()
    end)
 
    it("is a place in a trainer's graph: what comes before makes the sources, what comes behind may change them", function()
-      if not gpu.built() then
-         return
-      end
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          local wrong, made = {}, {}
@@ -302,9 +279,6 @@ describe("a recording in a capture of the host's", function()
    end)
 
    it("launches nothing for a batch that is refused, and lets the graph go on where an update fails", function()
-      if not gpu.built() then
-         return
-      end
       local results = run(function(self, rank, port)
          self:init(init_info(port))
          local part = rank == 1 and graph_with_place(self, nothing, nothing) or self:record({ "w1" })
@@ -326,9 +300,6 @@ describe("a recording in a capture of the host's", function()
    end)
 
    it("lets the graph go on when another rank is gone in the middle, and fails with the host's own error", function()
-      if not gpu.built() then
-         return
-      end
       for _, way in ipairs({ "killed", "launch fails" }) do
          local results = run(function(self, rank, port)
             self:init(init_info(port))
@@ -363,9 +334,6 @@ describe("a recording in a capture of the host's", function()
    end)
 
    it("is refused without callbacks.launch, and with full parameters", function()
-      if not gpu.built() then
-         return
-      end
       local function load(_, next_tensor)
          while next_tensor() do end -- luacheck: ignore
          return 0
