@@ -41,6 +41,17 @@ cores()
    getconf _NPROCESSORS_ONLN
 }
 
+# wheel NAME: the path of a library of the PyTorch that is installed here, as a serving host would have it in its process; or nothing.
+wheel()
+{
+   python3 -c '
+import glob, site, sys
+for folder in site.getsitepackages() + [site.getusersitepackages()]:
+    for path in sorted(glob.glob(folder + "/nvidia/*/lib/" + sys.argv[1])):
+        print(path)
+        sys.exit()' "$1" 2>/dev/null || true
+}
+
 # build_tree DIRECTORY [cmake option ...] [-- target ...]: configures and builds; the whole output only when that fails.
 build_tree()
 {

@@ -1,4 +1,5 @@
---- The deployments of scripts/bench-shards, made small: each is planned, moved by the host transport, and verified.
+--- The deployments of scripts/bench-shards, made small: each is planned, moved by the host transport, and verified. And the script
+-- itself, on GPUs and NCCL for which processors stand in (spec/support/cuda/).
 
 local cjson = require "cjson"
 local deployments = require "posix.dirent"
@@ -48,4 +49,47 @@ describe("experts spread over ep and cut over tp", function()
          assert.same({ true, 0 }, { object.verified, object.parameters_full })
       end)
    end
+end)
+
+describe("scripts/bench-shards", function()
+   local folder = program.path:gsub("[^/]*$", "")
+
+   local function bench(arguments, environment)
+      return program.shell(("env %s scripts/bench-shards %s 2>&1"):format(environment or "", arguments))
+   end
+
+   it("holds every row against the links, against NCCL and against its prediction, and kills a rank", function()
+      if not io.open(folder .. "shards_bench") then
+         return pending("shards_bench was not built: nvcc or nccl.h was not found")
+      end
+      local path = program.file("")
+      local environment = "NCCL_ON_CPU_BLOCKING=1 LD_LIBRARY_PATH=" .. folder .. "spec/cuda NCCL_MULTI_RANK_GPU_ENABLE=1"
+      local said, code = bench(("--build %s --reduced --samples 1 --rows qwen3-30b-a3b-ep4-ep2-tp2 --nccl %sspec/nccl/libnccl.so.2 --json %s"):format(folder,
+         folder, path), environment)
+      local file = assert(io.open(path))
+      local row = cjson.decode(file:read("*a")).rows[1]
+      file:close()
+      program.cleanup()
+      if row.killed then
+         assert.equal(0, code, said)
+         assert.is_true(row.killed.all_named)
+         assert.equal(7, #row.killed.ends)
+      else -- this machine was too busy to kill it in time, or what it moves is over too soon
+         assert.equal("every update was over before the kill came", row.why_no_kill)
+      end
+      assert.same({ 4, 4, 2, 4, 8 }, { row.trainers, row.workers, row.used, row.each, #row.measured.ranks })
+      assert.equal(537344, row.peers.bytes)
+      assert.equal(0, row.peers.wrong_words)
+      assert.truthy(row.measured.verified_bytes > 2 * row.peers.bytes)
+      assert.truthy(row.predicted.seconds > 0 and row.predicted.limit_seconds > 0 and row.predicted.packed_seconds > 0)
+      assert.truthy(said:find("4 to 4 ranks on 2 of 2 GPUs, 4 on each", 1, true), said)
+   end)
+
+   it("ends with 3 and the reason where nothing can be measured, and refuses what it does not know with 2", function()
+      local said, code = bench("--build spec")
+      assert.same({ 3, "bench-shards: nothing can be measured: spec has no shards_bench and libsluice_cuda.so, which are built where nvcc and "
+         .. "nccl.h are found\n" }, { code, said })
+      said, code = bench("--rws a")
+      assert.same({ 2, "bench-shards: unknown argument --rws; scripts/bench-shards --help tells\n" }, { code, said })
+   end)
 end)

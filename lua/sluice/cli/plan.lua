@@ -19,6 +19,7 @@ local steps = { "init_info", "live", "resolve", "check", "compile" }
 function plan.configure(parser)
    source.arguments(parser, "World rank to plan for; trainers come first. The first worker when not given.")
    parser:flag("--full", "List every parameter with its destination.")
+   parser:flag("--init-info", "Print the sealed init info that the trainers send, in the place of a plan."):target("init_info")
    parser:flag("--json", "Print one JSON object on standard output.")
 end
 
@@ -83,6 +84,10 @@ end
 
 function plan.run(args)
    local from = source.load(args)
+   if args.init_info then
+      io.stdout:write(from:init_info(), "\n")
+      return 0
+   end
    local rank = args.rank or from.rank or from.trainers
    if rank >= from.size then
       fault.wrong("plan: --rank %d must be below the world size %d", rank, from.size)

@@ -232,6 +232,11 @@ function Source:job(rank)
             host = self.host_text, rules = self.rules, files = self.files, updates = 1, batches = 1, listen_fd = -1, key_fd = -1, staging_slots = 0 }
 end
 
+--- The sealed init info that trainers send. A deployment does not say where to meet: its address stands for any.
+function Source:init_info()
+   return self.info
+end
+
 --- The ranks of workers whose live tensors differ.
 function Source:kinds_of_workers()
    return { self.rank or self.trainers }
@@ -267,6 +272,10 @@ function Deployed:job(rank)
       live.contents, live.zero = nil, nil
    end
    return job
+end
+
+function Deployed:init_info()
+   return (fault.check(native.seal(self.info or self.world:draft())))
 end
 
 -- What a worker holds, as one text.

@@ -6,7 +6,8 @@
  * leaves a stream waiting until the communicator is aborted.
  *
  * Built as libnccl.so.2 for specs; never installed. Members meet at abstract sockets named after the id; each pair has one
- * connection. NCCL_ON_CPU_VERSION is the version that it claims to be, NCCL_ON_CPU_FAIL=CALL:N has the N-th of such calls fail.
+ * connection. NCCL_ON_CPU_VERSION is the version that it claims to be, NCCL_ON_CPU_FAIL=CALL:N has the N-th of such calls fail,
+ * NCCL_ON_CPU_BLOCKING=1 lets communicators block: benchmarks do.
  */
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -89,6 +90,7 @@ struct ncclComm {
     volatile ncclResult_t state;
     volatile bool aborting, finalized;
     int running; /* posted and not done */
+    uint64_t groups, ended; /* posted, done */
 };
 
 static _Thread_local char last_error[256];
@@ -246,7 +248,8 @@ PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqu
         return say(ncclSystemError, "made to fail");
     if (!has_driver(&device))
         return say(ncclUnhandledCudaError, "no device is current");
-    if (config == NULL || config->blocking != 0 || count < 1 || rank < 0 || rank >= count)
+    bool blocks = config == NULL || config->blocking != 0;
+    if ((blocks && getenv("NCCL_ON_CPU_BLOCKING") == NULL) || count < 1 || rank < 0 || rank >= count)
         return say(ncclInvalidArgument, "a rank outside of the communicator, or one that blocks");
     struct ncclComm *comm = calloc(1, sizeof *comm);
     if (comm == NULL || (comm->member = calloc((size_t)count, sizeof *comm->member)) == NULL) {
@@ -264,9 +267,12 @@ PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqu
         free_comm(comm);
         return say(ncclSystemError, "an id that is in use");
     }
-    comm->joined_thread = true;
+    comm->joined_thread = !blocks;
     *out = comm;
-    return ncclInProgress;
+    if (!blocks)
+        return ncclInProgress;
+    (void)pthread_join(comm->joining, NULL);
+    return comm->state;
 }
 
 /* ---- operations ---- */
@@ -285,6 +291,7 @@ struct group {
     size_t count, capacity;
     struct operation *operation;
     size_t left;
+    uint64_t number; /* of its communicator's groups, which go one after the other whatever their streams */
 };
 
 static _Thread_local struct group *gathered;
@@ -332,6 +339,10 @@ static void run(void *context)
     size_t done = 0, first = 0;
     while (done < group->count && !comm->aborting) {
         size_t before = done;
+        if (__atomic_load_n(&comm->ended, __ATOMIC_ACQUIRE) < group->number) {
+            pause_a_little();
+            continue;
+        }
         for (; first < group->count && group->operation[first].done == HEADER + group->operation[first].bytes; first++)
             continue;
         for (size_t i = first; i < group->count && !comm->aborting; i++) {
@@ -347,6 +358,7 @@ static void run(void *context)
             nanosleep(&pause, NULL);
         }
     }
+    __atomic_add_fetch(&comm->ended, 1, __ATOMIC_RELEASE);
     __atomic_sub_fetch(&comm->running, 1, __ATOMIC_RELEASE);
     free(group->operation);
     free(group);
@@ -369,10 +381,12 @@ PUBLIC ncclResult_t ncclGroupEnd(void)
         return ncclSuccess;
     gathered = NULL;
     struct ncclComm *comm = group->operation[0].comm;
+    group->number = comm->groups++;
     __atomic_add_fetch(&comm->running, 1, __ATOMIC_RELAXED);
     if (!must_fail("GroupEnd") && driver.launch(group->operation[0].stream, run, group) == CUDA_SUCCESS)
         return ncclSuccess;
     __atomic_sub_fetch(&comm->running, 1, __ATOMIC_RELAXED);
+    comm->groups--;
     free(group->operation);
     free(group);
     return say(ncclUnhandledCudaError, "made to fail, or the stream does not take it");
@@ -410,6 +424,18 @@ PUBLIC ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type
 PUBLIC ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream)
 {
     return post(false, data, count, type, peer, comm, stream);
+}
+
+PUBLIC ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, CUstream stream)
+{
+    if (from != to || root < 0 || root >= comm->count)
+        return say(ncclInvalidArgument, "a root outside of the communicator, or a broadcast that is not in place, here");
+    ncclResult_t result = ncclGroupStart();
+    for (int rank = 0; rank < comm->count && result == ncclSuccess; rank++)
+        if (rank != comm->rank && (rank == root || comm->rank == root))
+            result = post(comm->rank == root, to, count, type, rank, comm, stream);
+    ncclResult_t ended = ncclGroupEnd();
+    return result != ncclSuccess ? result : ended;
 }
 
 /* ---- the end, and what is asked ---- */

@@ -4,25 +4,18 @@
  * and emptied on the other by copies.
  */
 #include "base/clock.h"
+#include "nccl_calls.h"
 #include "rank.h"
 
-#include <dlfcn.h>
-#include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BUFFERS = 2 };
 static const size_t BUFFER = (size_t)1 << 30;
 
-#define NCCL_LIST(X) \
-    X(GetVersion) \
-    X(GetUniqueId) X(CommInitRank) X(CommDestroy) X(Broadcast) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(GetErrorString)
-
 struct peers {
-    void *library;
-#define NCCL_MEMBER(name) __typeof__(nccl##name) *name;
-    NCCL_LIST(NCCL_MEMBER)
-#undef NCCL_MEMBER
+    nccl_calls nccl;
+    bool found;
     ncclComm_t comm;
     CUstream stream[BUFFERS];
     CUdeviceptr buffer[BUFFERS];
@@ -33,21 +26,7 @@ struct peers {
 static void nccl_must(const struct peers *p, ncclResult_t result, const char *call)
 {
     if (result != ncclSuccess)
-        die("%s: %s", call, p->GetErrorString(result));
-}
-
-static bool find_nccl(struct peers *p, const char *path)
-{
-    p->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    void *symbol = NULL;
-#define NCCL_FIND(name) \
-    symbol = p->library == NULL ? NULL : dlsym(p->library, "nccl" #name); \
-    if (symbol == NULL) \
-        return false; \
-    memcpy(&p->name, &symbol, sizeof symbol);
-    NCCL_LIST(NCCL_FIND)
-#undef NCCL_FIND
-    return true;
+        die("%s: %s", call, p->nccl.GetErrorString(result));
 }
 
 const char *peers_missing(rank *r)
@@ -58,12 +37,11 @@ const char *peers_missing(rank *r)
         return r->gpu.why_no_kernels;
     if (r->peers == NULL) {
         r->peers = need(calloc(1, sizeof *r->peers));
-        if (!find_nccl(r->peers, r->options->nccl))
-            r->peers->library = NULL;
-        else
-            (void)r->peers->GetVersion(&r->all->nccl);
+        r->peers->found = nccl_calls_find(&r->peers->nccl, r->options->nccl);
+        if (r->peers->found)
+            (void)r->peers->nccl.GetVersion(&r->all->nccl);
     }
-    return r->peers->library != NULL ? NULL : "no libnccl.so.2 was found (--nccl names it)";
+    return r->peers->found ? NULL : "no libnccl.so.2 was found (--nccl names it)";
 }
 
 static void *tensor(const rank *r, const piece *p)
@@ -76,7 +54,7 @@ static void broadcast_each(const rank *r, const work *w)
     const struct peers *p = r->peers;
     for (size_t i = 0; i < w->npieces; i++) {
         void *data = tensor(r, &w->piece[i]);
-        nccl_must(p, p->Broadcast(data, data, w->piece[i].width * w->piece[i].height, ncclUint8, 0, p->comm, p->stream[0]),
+        nccl_must(p, p->nccl.Broadcast(data, data, w->piece[i].width * w->piece[i].height, ncclUint8, 0, p->comm, p->stream[0]),
                   "ncclBroadcast");
     }
 }
@@ -85,16 +63,16 @@ static void send_groups(const rank *r, const work *w, size_t group)
 {
     const struct peers *p = r->peers;
     for (size_t i = 0; i < w->npieces;) {
-        nccl_must(p, p->GroupStart(), "ncclGroupStart");
+        nccl_must(p, p->nccl.GroupStart(), "ncclGroupStart");
         for (size_t end = i + group < w->npieces ? i + group : w->npieces; i < end; i++) {
             size_t bytes = w->piece[i].width * w->piece[i].height;
             void *data = tensor(r, &w->piece[i]);
             nccl_must(p,
-                      r->side == TRAINER ? p->Send(data, bytes, ncclUint8, WORKER, p->comm, p->stream[0])
-                                         : p->Recv(data, bytes, ncclUint8, TRAINER, p->comm, p->stream[0]),
+                      r->side == TRAINER ? p->nccl.Send(data, bytes, ncclUint8, WORKER, p->comm, p->stream[0])
+                                         : p->nccl.Recv(data, bytes, ncclUint8, TRAINER, p->comm, p->stream[0]),
                       "ncclSend or ncclRecv");
         }
-        nccl_must(p, p->GroupEnd(), "ncclGroupEnd");
+        nccl_must(p, p->nccl.GroupEnd(), "ncclGroupEnd");
     }
 }
 
@@ -129,7 +107,7 @@ static void broadcast_packed(const rank *r, const work *w)
         if (r->side == TRAINER)
             copy_packed(r, w, first, end, b);
         void *data = (void *)(uintptr_t)p->buffer[b];
-        nccl_must(p, p->Broadcast(data, data, bytes, ncclUint8, 0, p->comm, p->stream[b]), "ncclBroadcast");
+        nccl_must(p, p->nccl.Broadcast(data, data, bytes, ncclUint8, 0, p->comm, p->stream[b]), "ncclBroadcast");
         if (r->side == WORKER)
             copy_packed(r, w, first, end, b);
     }
@@ -143,12 +121,12 @@ void peers_open(rank *r, const course *row)
     if (p->comm == NULL) {
         ncclUniqueId id;
         if (r->side == TRAINER) {
-            nccl_must(p, p->GetUniqueId(&id), "ncclGetUniqueId");
+            nccl_must(p, p->nccl.GetUniqueId(&id), "ncclGetUniqueId");
             memcpy(r->all->nccl_id, &id, sizeof id);
         }
         meet(r->all, SIDES);
         memcpy(&id, r->all->nccl_id, sizeof id);
-        nccl_must(p, p->CommInitRank(&p->comm, SIDES, id, r->side), "ncclCommInitRank");
+        nccl_must(p, p->nccl.CommInitRankConfig(&p->comm, SIDES, id, r->side, NULL), "ncclCommInitRankConfig");
         p->to = need(calloc(most, sizeof *p->to));
         p->from = need(calloc(most, sizeof *p->from));
         p->bytes = need(calloc(most, sizeof *p->bytes));
@@ -186,5 +164,5 @@ double peers_run(rank *r, const course *row, outcome *out, int sample)
 void peers_close(rank *r)
 {
     if (r->peers != NULL && r->peers->comm != NULL)
-        (void)r->peers->CommDestroy(r->peers->comm);
+        (void)r->peers->nccl.CommDestroy(r->peers->comm);
 }

@@ -100,8 +100,9 @@ describe("the nccl transport by wire", function()
    it("takes over for the pairs whose link cannot be made, whichever end finds that", function()
       if gpu.built() then
          for _, bytes in ipairs({ "0", "5000" }) do -- a trainer's words cannot be mapped, or only a worker's tensors
-            local object = verified({ rules = full_mlp(), trainer = { mesh = { { "fsdp", 2 } } } }, { SLUICE_CUDA_ON_CPU_APART = bytes })
-            assert.same({ link = 1, wire = 1 }, object.roads)
+            local object = verified({ rules = full_mlp(), trainer = { mesh = { { "fsdp", 4 } } }, worker = { mesh = { { "tp", 2 } } } },
+               { SLUICE_CUDA_ON_CPU_APART = bytes })
+            assert.same({ link = 1, wire = 3 }, object.roads) -- the last trainer is on the workers' GPU
          end
       end
    end)
@@ -120,7 +121,7 @@ describe("the nccl transport by wire", function()
             .. "cannot open shared object file: No such file or directory")
          refused({}, { NCCL_ON_CPU_VERSION = "21701" }, "NCCL 2.17.1 (" .. NCCL .. ") must be of version 2, and at least 2.18")
          refused({ trainer = { mesh = { { "fsdp", 2 } } } }, { NCCL_ON_CPU_VERSION = "22809" },
-            "ranks 0 and 2 are on one GPU, and NCCL 2.28.9 wants one for each rank of a communicator: from 2.30 on it takes several, "
+            "ranks 0 and 1 are on one GPU, and NCCL 2.28.9 wants one for each rank of a communicator: from 2.30 on it takes several, "
             .. "with NCCL_MULTI_RANK_GPU_ENABLE=1")
          refused({}, { SLUICE_WIRE_BYTES = "12k" }, "SLUICE_WIRE_BYTES (12k) must be a number of bytes, 4096 to 1099511627776")
       end
