@@ -1,23 +1,9 @@
 --- Builds a worker's live tensors element by element from a description, for tiny models: every element becomes the name of
 -- the checkpoint element that it holds, as "tensor[1,2]", or "0" for padding. Too simple to be wrong, and slow.
 
-local materialise = {}
+local each = require("spec.support.oracle").each
 
--- Calls f with every index (0-based, a reused table) of a box.
-local function each(extent, f)
-   local index = {}
-   local function walk(dim)
-      if dim > #extent then
-         f(index)
-         return
-      end
-      for i = 0, extent[dim] - 1 do
-         index[dim] = i
-         walk(dim + 1)
-      end
-   end
-   walk(1)
-end
+local materialise = {}
 
 local function key_of(index)
    return table.concat(index, ",")

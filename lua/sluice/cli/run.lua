@@ -134,15 +134,6 @@ local function summary(here, planned, books, verify, total_s)
    }
 end
 
-local function keys_of(counts)
-   local parts = {}
-   for road, count in pairs(counts) do
-      parts[#parts + 1] = ("%s (%s)"):format(road, units.count(count, "peer"))
-   end
-   table.sort(parts)
-   return table.concat(parts, ", ")
-end
-
 -- What GPUs sent in an update, by who carried it; nothing where there is no choice.
 local function carriers(sent_by)
    return sent_by and (", %s by copy engines, %s by kernels"):format(units.bytes(sent_by.copy_engines), units.bytes(sent_by.kernel)) or ""
@@ -155,7 +146,7 @@ local function write(result)
    end
    local lines = {
       ("%s: %s to %s, transport %s, roads of a worker: %s"):format(result.model, units.count(result.trainers, "trainer"),
-         units.count(result.workers, "worker"), result.transport, keys_of(result.roads)),
+         units.count(result.workers, "worker"), result.transport, units.roads(result.roads)),
       "direct    " .. mode("direct"),
       "full      " .. mode("full"),
       "alias     " .. mode("alias"),

@@ -52,6 +52,17 @@ function units.shape(shape)
    return "[" .. table.concat(items, ", ") .. "]"
 end
 
+--- "pull (3 peers), ring (1 peer)"
+-- @param roads road -> how many peers
+function units.roads(roads)
+   local parts = {}
+   for road, count in pairs(roads) do
+      parts[#parts + 1] = ("%s (%s)"):format(road, units.count(count, "peer"))
+   end
+   table.sort(parts)
+   return table.concat(parts, ", ")
+end
+
 --- Rows of texts as lines with aligned columns.
 -- @param rows a list of lists
 -- @param indent what each line begins with

@@ -126,15 +126,6 @@ function value.rules(session)
    end)
 end
 
-local function roads_text(roads)
-   local list = {}
-   for road, peers in pairs(roads) do
-      list[#list + 1] = ("%s (%s)"):format(road, units.count(peers, "peer"))
-   end
-   table.sort(list)
-   return table.concat(list, ", ")
-end
-
 local function engine_text(status)
    local progress = status.progress
    local lines = { ("rank %d%s, process %d, sluice %s"):format(status.rank, status.role and (" (%s of %s to %s)"):format(status.role,
@@ -146,7 +137,7 @@ local function engine_text(status)
    local label = status.version == "" and "none" or status.version
    line("version", "%s", status.dirty and ("dirty (the last whole one: %s)"):format(label) or label)
    if status.roads then
-      line("roads", "%s: %s", status.transport, roads_text(status.roads))
+      line("roads", "%s: %s", status.transport, units.roads(status.roads))
    end
    if progress.params_total > 0 then
       line("batch", "%d: %d of %d parameters, %s of %s on this rank", status.batch, progress.params_done, progress.params_total,

@@ -56,7 +56,7 @@ end
 
 local function caption(live, scene)
    local text = ("%s %s, %s on worker rank %d: %s written, %s cleared, %s not written in place."):format(live.dtype,
-      words.shape(live.shape), units.bytes(live.bytes), live.rank, units.bytes(live.written_bytes), units.bytes(live.cleared_bytes),
+      units.shape(live.shape), units.bytes(live.bytes), live.rank, units.bytes(live.written_bytes), units.bytes(live.cleared_bytes),
       units.bytes(live.unwritten_bytes))
    if live.writes and live.writes_in_all and live.writes_in_all > #live.writes then
       text = text .. (" The first %d of %d writes."):format(#live.writes, live.writes_in_all)

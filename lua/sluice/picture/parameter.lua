@@ -95,7 +95,7 @@ local function scene_of(parts)
 end
 
 local function caption(parts, scene)
-   local items = { ("%s %s, %s."):format(parts.dtype, words.shape(parts.shape), units.bytes(parts.bytes)) }
+   local items = { ("%s %s, %s."):format(parts.dtype, units.shape(parts.shape), units.bytes(parts.bytes)) }
    items[#items + 1] = "A colour is a trainer shard; a frame on the right what one worker (and its replicas) wants."
    if #parts.targets == 0 then
       items[#items + 1] = ("It does not move (%s)."):format(parts.mode)

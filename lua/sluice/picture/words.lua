@@ -53,15 +53,6 @@ function words.box(box)
    return "[" .. table.concat(items, ", ") .. "]"
 end
 
---- "[1024, 4096]"
-function words.shape(shape)
-   local items = {}
-   for i, extent in ipairs(shape) do
-      items[i] = ("%.0f"):format(extent)
-   end
-   return "[" .. table.concat(items, ", ") .. "]"
-end
-
 --- A text cut to a number of characters, from the left, where the end tells more.
 function words.tail(text, most)
    return #text <= most and text or "…" .. text:sub(#text - most + 2)
