@@ -156,7 +156,8 @@ local function counted(list)
 end
 
 local function ours(row)
-   local found, text, code = sluice("run", row, "--transport %s --updates %d --quiet --json", options.transport, options.samples + 1)
+   local found, text, code = sluice("run", row, "--transport %s --updates %d --quiet --json%s", options.transport, options.samples + 1,
+      options["any-memory"] and " --any-memory" or "")
    if not found or code ~= 0 then
       return nil, text, code
    end
@@ -210,7 +211,8 @@ local function killed(row)
    end
    local last
    for _ = 1, KILL_TRIES do
-      local found, text, code = sluice("run", row, "--transport %s --updates 3 --no-verify --quiet --json --kill %d", options.transport, victim)
+      local found, text, code = sluice("run", row, "--transport %s --updates 3 --no-verify --any-memory --quiet --json --kill %d",
+         options.transport, victim)
       if not found then
          return nil, text, code
       elseif found.all_named then
@@ -340,8 +342,8 @@ end
 local function take_arguments()
    local i = 1
    while i <= #arg do
-      local key = arg[i]:match("^%-%-(%a+)$")
-      local flag = key == "reduced" or key == "list"
+      local key = arg[i]:match("^%-%-([%a-]+)$")
+      local flag = key == "reduced" or key == "list" or key == "any-memory"
       options[key or ""] = flag or arg[i + 1]
       i = i + (flag and 1 or 2)
    end

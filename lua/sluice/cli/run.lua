@@ -27,6 +27,8 @@ function run.configure(parser)
    world.configure(parser)
    parser:flag("--no-verify", "Move only; check nothing."):target("no_verify")
    parser:flag("--quiet", "Show no progress.")
+   parser:flag("--any-memory", "Do not ask first whether this machine has the memory, where it is given more only as it uses it.")
+      :target("any_memory")
    parser:option("--save", world.save_help):argname("<folder>")
    parser:option("--allow-attach", world.attach_help .. " Without it only the first worker makes one."):argname("<path>"):target("allow_attach")
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
@@ -190,7 +192,9 @@ function run.execute(here, args)
    from.info = init_info
    local planned = plan.make(from, here.trainers)
    planned.worker_bytes = planned.program.bytes
-   check_memory(here, planned)
+   if not args.any_memory then
+      check_memory(here, planned)
+   end
    show:line("%s: %s to %s, %d parameters direct (%s), %d full (%s)", here.title, units.count(here.trainers, "trainer"),
       units.count(here.workers, "worker"), planned.direct.parameters, units.bytes(planned.direct.bytes), planned.full.parameters,
       units.bytes(planned.full.bytes))

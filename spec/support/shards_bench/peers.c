@@ -42,6 +42,10 @@ static void join(peer *e, int which, int count, int rank)
     ncclUniqueId id;
     memcpy(&id, e->p->all->id[which], sizeof id);
     nccl_must(e, e->nccl.CommInitRankConfig(&e->comm[which], count, id, rank, NULL), "ncclCommInitRankConfig");
+    /* A run whose first call was a send did not come to its end with NCCL 2.28.9. */
+    void *memory = (void *)(uintptr_t)e->memory;
+    nccl_must(e, e->nccl.Broadcast(memory, memory, 8, ncclUint8, 0, e->comm[which], e->stream[0]), "ncclBroadcast");
+    must(&e->p->gpu, e->p->gpu.cuda.StreamSynchronize(e->stream[0]), "the first broadcast");
 }
 
 static void join_all(peer *e)
@@ -179,7 +183,7 @@ static size_t allocate(peer *e)
     const gpu *g = &e->p->gpu;
     size_t bytes = is_worker(e) ? list_kept(e) : m->held[e->p->number];
     e->room = e->p->options->bytes > m->largest ? e->p->options->bytes : m->largest;
-    e->memory = bytes == 0 ? 0 : gpu_allocate(g, bytes, "shards, or what a worker keeps");
+    e->memory = gpu_allocate(g, bytes < 8 ? 8 : bytes, "shards, or what a worker keeps");
     for (int b = 0; b < BUFFERS; b++) {
         must(g, g->cuda.StreamCreate(&e->stream[b], CU_STREAM_NON_BLOCKING), "a stream");
         if (e->p->number == 0 || is_worker(e))
