@@ -1,26 +1,11 @@
 /* forward.c: see forward.h. Row-major matrices, a row a token. */
 #include "forward.h"
 
+#include "product.h"
+
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
-
-/* y = x W^T, W [rows, columns], a product a sentence. */
-static void multiply(const batch *b, const float *x, const float *weight, int rows, int columns, float *y)
-{
-    for (int i = 0; i < b->sentences; i++) {
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, b->count[i], rows, columns, 1, x, columns, weight, columns, 0, y, rows);
-        x += b->count[i] * columns;
-        y += b->count[i] * rows;
-    }
-}
-
-static void add_bias(float *y, const float *bias, int count, int width)
-{
-    for (int i = 0; i < count; i++)
-        for (int j = 0; j < width; j++)
-            y[i * width + j] += bias[j];
-}
 
 static void normalise(float *x, const float *weight, const float *bias, int count, int width, float epsilon)
 {
@@ -38,34 +23,32 @@ static void normalise(float *x, const float *weight, const float *bias, int coun
     }
 }
 
+/* Each row becomes positive weights that add up to 1. */
+static void softmax(float *x, int rows, int columns)
+{
+    for (int i = 0; i < rows; i++, x += columns) {
+        float most = -INFINITY, sum = 0;
+        for (int j = 0; j < columns; j++)
+            most = x[j] > most ? x[j] : most;
+        for (int j = 0; j < columns; j++) {
+            x[j] = expf(x[j] - most);
+            sum += x[j];
+        }
+        for (int j = 0; j < columns; j++)
+            x[j] /= sum;
+    }
+}
+
 /* One head of `size`: columns [at, at + size) of query, key and value, which lie `width` apart in rows of 3 * width. */
 static void attend(const float *qkv, int count, int width, int at, int size, float *context)
 {
-    const float scale = 1 / sqrtf((float)size);
-    float score[MOST_TOKENS];
-    for (int i = 0; i < count; i++) {
-        const float *query = qkv + i * 3 * width + at;
-        float most = -INFINITY, sum = 0;
-        for (int j = 0; j < count; j++) {
-            const float *key = qkv + j * 3 * width + width + at;
-            float dot = 0;
-            for (int d = 0; d < size; d++)
-                dot += query[d] * key[d];
-            score[j] = dot * scale;
-            most = score[j] > most ? score[j] : most;
-        }
-        for (int j = 0; j < count; j++) {
-            score[j] = expf(score[j] - most);
-            sum += score[j];
-        }
-        float *out = context + i * width + at;
-        memset(out, 0, (size_t)size * sizeof *out);
-        for (int j = 0; j < count; j++) {
-            const float *value = qkv + j * 3 * width + 2 * width + at;
-            for (int d = 0; d < size; d++)
-                out[d] += score[j] / sum * value[d];
-        }
-    }
+    static float score[MOST_TOKENS * MOST_TOKENS];
+    const float *query = qkv + at, *key = query + width, *value = key + width;
+    const int step = 3 * width;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, count, count, size, 1 / sqrtf((float)size), query, step, key, step, 0, score,
+                count);
+    softmax(score, count, count);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, count, size, count, 1, score, count, value, step, 0, context + at, width);
 }
 
 static void gelu(float *x, size_t count)
@@ -149,15 +132,13 @@ void forward(const model *m, group *g, float embedding[MOST_SENTENCES][MOST_HIDD
     normalise(x, m->norm, m->norm_bias, count, hidden, c->norm_epsilon);
     for (int i = 0; i < c->layers; i++) {
         const layer *l = &m->layer[i];
-        multiply(b, x, l->qkv, 3 * width, hidden, qkv);
-        add_bias(qkv, l->qkv_bias, count, 3 * width);
+        product_multiply(x, count, l->qkv, l->qkv_bias, 3 * width, hidden, qkv);
         attend_all(b, qkv, width, head, wide);
-        multiply(b, wide, l->out, hidden, width, group_partial(g, m->rank, ++turn));
+        product_multiply(wide, count, l->out, NULL, hidden, width, group_partial(g, m->rank, ++turn));
         join(m, g, turn, l->out_bias, l->norm1, l->norm1_bias, count, x);
-        multiply(b, x, l->up, inner, hidden, wide);
-        add_bias(wide, l->up_bias, count, inner);
+        product_multiply(x, count, l->up, l->up_bias, inner, hidden, wide);
         gelu(wide, (size_t)count * (size_t)inner);
-        multiply(b, wide, l->down, hidden, inner, group_partial(g, m->rank, ++turn));
+        product_multiply(wide, count, l->down, NULL, hidden, inner, group_partial(g, m->rank, ++turn));
         join(m, g, turn, l->down_bias, l->norm2, l->norm2_bias, count, x);
     }
     for (int i = 0, row = 0; i < b->sentences; row += b->count[i], i++)

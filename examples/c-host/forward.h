@@ -6,8 +6,8 @@
 
 /*
  * Every rank calls it for group->batch, whose sentences have 1 to MOST_TOKENS ids below the vocabulary's size; all get the
- * same embeddings. Sentences of a batch share the waits of the ranks for each other, and no matrix product: a sentence's
- * answer must not depend on what else is asked, and BLAS may round differently in a larger product.
+ * same embeddings. All sentences go through a weight together, which makes it cheap, and a sentence's answer is the same bits
+ * whatever else is in the batch: see product.h. Attention, a matter of one sentence, is BLAS' products.
  */
 void forward(const model *model, group *group, float embedding[MOST_SENTENCES][MOST_HIDDEN]);
 

@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-enum { MOST_RANKS = 8, MOST_TEXT = 1 << 18, MOST_SENTENCES = 16, MOST_ROWS = 256 };
+enum { MOST_RANKS = 8, MOST_TEXT = 1 << 18, MOST_SENTENCES = 16, MOST_ROWS = 252 };
 
 typedef enum order { COMPUTE, SWAP, STOP } order;
 typedef enum request { NO_REQUEST, JOIN, MOVE, LEAVE, END } request;

@@ -1,6 +1,7 @@
 /* model.c: see model.h. */
 #include "model.h"
 
+#include "product.h"
 #include "say.h"
 
 #include <jansson.h>
@@ -56,18 +57,24 @@ static void add(model *m, int cut, const char *dtype, int64_t rows, int64_t colu
 
 static const char F[] = "float32";
 
+static void add_product(model *m, int cut, int64_t rows, int64_t columns, const char *format, int number)
+{
+    add(m, cut, F, rows, columns, format, number);
+    m->slot[m->nslots - 1].product = true;
+}
+
 static void add_layer(model *m, int number)
 {
     const int64_t hidden = m->config.hidden, width = hidden / m->tp, wide = m->config.intermediate / m->tp;
-    add(m, STACKED, F, 3 * width, hidden, "encoder.layer.%d.attention.self.qkv_proj.weight", number);
+    add_product(m, STACKED, 3 * width, hidden, "encoder.layer.%d.attention.self.qkv_proj.weight", number);
     add(m, STACKED, F, 3 * width, 0, "encoder.layer.%d.attention.self.qkv_proj.bias", number);
-    add(m, COLUMNS, F, hidden, width, "encoder.layer.%d.attention.output.dense.weight", number);
+    add_product(m, COLUMNS, hidden, width, "encoder.layer.%d.attention.output.dense.weight", number);
     add(m, WHOLE, F, hidden, 0, "encoder.layer.%d.attention.output.dense.bias", number);
     add(m, WHOLE, F, hidden, 0, "encoder.layer.%d.attention.output.LayerNorm.weight", number);
     add(m, WHOLE, F, hidden, 0, "encoder.layer.%d.attention.output.LayerNorm.bias", number);
-    add(m, ROWS, F, wide, hidden, "encoder.layer.%d.intermediate.dense.weight", number);
+    add_product(m, ROWS, wide, hidden, "encoder.layer.%d.intermediate.dense.weight", number);
     add(m, ROWS, F, wide, 0, "encoder.layer.%d.intermediate.dense.bias", number);
-    add(m, COLUMNS, F, hidden, wide, "encoder.layer.%d.output.dense.weight", number);
+    add_product(m, COLUMNS, hidden, wide, "encoder.layer.%d.output.dense.weight", number);
     add(m, WHOLE, F, hidden, 0, "encoder.layer.%d.output.dense.bias", number);
     add(m, WHOLE, F, hidden, 0, "encoder.layer.%d.output.LayerNorm.weight", number);
     add(m, WHOLE, F, hidden, 0, "encoder.layer.%d.output.LayerNorm.bias", number);
@@ -119,8 +126,10 @@ static unsigned char *take_pages(size_t bytes)
 
 model *model_create(const config *c, int rank, int tp)
 {
-    if (c->hidden % c->heads != 0 || c->heads % tp != 0 || c->intermediate % tp != 0 || 64 % tp != 0)
-        die("%d ranks do not divide %d heads, %d rows of the feed-forward and 64", tp, c->heads, c->intermediate);
+    if (c->hidden % c->heads != 0 || c->heads % tp != 0 || 64 % tp != 0)
+        die("%d ranks do not divide %d heads and 64", tp, c->heads);
+    if (c->hidden % (tp * PRODUCT_COLUMNS) != 0 || c->intermediate % (tp * PRODUCT_COLUMNS) != 0)
+        die("%d ranks times %d do not divide %d and %d rows", tp, PRODUCT_COLUMNS, c->hidden, c->intermediate);
     model *m = must_allocate(1, sizeof *m);
     m->config = *c;
     m->rank = rank;
@@ -183,10 +192,10 @@ static void load_columns(const model *m, const tensor *from, const slot *s, unsi
 
 void model_load(model *m, const checkpoint *file)
 {
-    memset(m->active, 0, m->bytes);
+    memset(m->standby, 0, m->bytes);
     for (size_t i = 0; i < m->nslots; i++) {
         const slot *s = &m->slot[i];
-        unsigned char *to = m->active + s->offset;
+        unsigned char *to = m->standby + s->offset;
         if (s->cut == STACKED) {
             load_stacked(m, file, s, to);
             continue;
@@ -199,9 +208,18 @@ void model_load(model *m, const checkpoint *file)
         else
             copy_rows(from, s->cut == ROWS ? m->rank * s->shape[0] : 0, s->shape[0], to);
     }
+    model_swap(m);
 }
 
 void model_swap(model *m)
 {
-    memcpy(m->active, m->standby, m->bytes);
+    for (size_t i = 0; i < m->nslots; i++) {
+        const slot *s = &m->slot[i];
+        const void *from = m->standby + s->offset;
+        void *to = m->active + s->offset;
+        if (s->product)
+            product_pack(from, (int)s->shape[0], (int)s->shape[1], to);
+        else
+            memcpy(to, from, s->bytes);
+    }
 }

@@ -1,6 +1,6 @@
 /*
  * model.h: one rank's share of a BERT encoder, cut for tensor parallelism as the rule file `bert` cuts it, twice: `active` is
- * what forward computes with, `standby` is what Sluice writes into.
+ * what forward computes with, `standby` is what Sluice writes into. The weights of products lie in `active` as product.h wants.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -24,6 +24,7 @@ typedef struct slot {
     int64_t shape[2];
     size_t offset, bytes;
     enum { WHOLE, ROWS, COLUMNS, STACKED } cut; /* STACKED: rows of query, key and value on top of each other */
+    bool product;
 } slot;
 
 typedef struct layer {
