@@ -90,6 +90,30 @@ local function ours(traffic, model)
    return row, moved
 end
 
+-- What goes to several replicas sent to the first of them, and on from worker to worker. As many hops as it takes begin one after the other.
+-- Nothing where that takes no tenth off what trainers send.
+local function forwarded(traffic, model)
+   local load, moved = traffic.forwarded, planned(traffic, model)
+   for rank = 1, load and traffic.trainers or 0 do
+      moved.sent[rank] = load.rank[rank]
+   end
+   local received, sent = flow.spread(moved.received, traffic.trainers, traffic.workers), flow.spread(moved.sent, 0, traffic.trainers)
+   if sent.total > 0.9 * received.total then
+      return nil
+   end
+   moved.link_out, moved.link_in, moved.card_out, moved.card_in = load.link_out, load.link_in, load.card_out, load.card_in
+   local copies = by_gpu(load.copies, model, moved.gpus, 1, traffic.trainers + traffic.workers)
+   local slowest, busy = moved:slowest(model.link_gb_s, function(kind, gpu)
+      return kind == "link_out" and copies[gpu + 1] * model.copy_us * 1e-6 or 0
+   end)
+   local hops = math.ceil(received.total / sent.total)
+   local row = strategy("forwarded", "forwarded by workers", {
+      phase("copies", slowest.seconds, slowest, busy), phase("start", hops * model.start_us * 1e-6, slowest),
+   })
+   row.staging = { trainer = 0, worker = (traffic.staging_slots or 2) * traffic.largest_full }
+   return row, moved
+end
+
 -- ---- one collective a parameter ----
 
 local function reshard(traffic, model)
@@ -183,7 +207,7 @@ end
 
 local function peers(traffic, name)
    local list, T, N = {}, traffic.trainers, traffic.workers
-   if name == "sluice" or name == "reshard" then
+   if name == "sluice" or name == "reshard" or name == "forwarded" then
       list = traffic.peers
    else
       for rank = 0, T + N - 1 do
@@ -201,13 +225,16 @@ end
 --- Predicts an update.
 -- @param traffic what native.traffic gives; `staging_slots` may say the deployment's
 -- @param model of cost.model
--- @return { strategies = rows, places = { gpus =, nodes = } }; a row has name, title, seconds, phases, bottleneck, sent (of
+-- @return { strategies = rows (the last, forwarded, only where several workers get the same), places = { gpus =, nodes = } }; a row has name, title, seconds, phases, bottleneck, sent (of
 --    trainers), received (of workers), link_out, link_in, card_out, card_in (each total, most, at, mean, imbalance), peers,
 --    staging, flow (the bytes of every rank, link and card)
 function simulate.predict(traffic, model)
    local rows, gpus, nodes = {}, nil, nil
-   for i, make in ipairs({ ours, reshard, broadcast, packed }) do
+   for i, make in ipairs({ ours, reshard, broadcast, packed, forwarded }) do
       local row, moved = make(traffic, model)
+      if not row then
+         break
+      end
       row.flow = moved
       row.sent = flow.spread(moved.sent, 0, traffic.trainers)
       row.received = flow.spread(moved.received, traffic.trainers, traffic.workers)

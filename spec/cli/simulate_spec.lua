@@ -122,6 +122,16 @@ describe("sluice simulate", function()
       assert.same({ 0, 0, 0, 0 }, sums("--ranks-per-gpu", "4"))
    end)
 
+   it("says what forwarding among replicas would take, where trainers would send less", function()
+      local few = llama('[["fsdp",2]]', '[["dp",3],["tp",2]]')
+      assert.near(few.sluice.sent.total, 3 * few.forwarded.sent.total, 1e7) -- but for the norms, which all six get
+      assert.equal(few.sluice.received.total, few.forwarded.received.total)
+      assert(few.forwarded.seconds < few.sluice.seconds * 0.34)
+      local even = llama('[["fsdp",4]]', '[["dp",2],["tp",2]]')
+      assert.near(even.sluice.seconds, even.forwarded.seconds, 1e-4)
+      assert.is_nil(llama('[["fsdp",4]]', '[["tp",4]]').forwarded)
+   end)
+
    it("names what each way waits for", function()
       local rows = llama('[["fsdp",8]]', '[["tp",8]]')
       assert.equal("card_out", rows.sluice.bottleneck.kind)

@@ -117,6 +117,21 @@ local function compare(case, traffic, cells, where)
    end
 end
 
+-- Every byte that a worker gets was sent once, by a trainer or by another worker; trainers send no more than where all come from them.
+local function compare_forwarded(case, traffic, where)
+   local load, forwarded, sent, received = load_of(traffic, where), traffic.forwarded, 0, 0
+   for rank = 0, load.world - 1 do
+      local plain, bytes = tonumber(load.rank[rank]), tonumber(forwarded.rank[rank])
+      if rank < case.trainers then
+         sent = sent + bytes
+      else
+         assert(bytes >= plain, "a worker gets less")
+         received, sent = received + plain, sent + bytes - plain
+      end
+   end
+   assert.equal(received, sent)
+end
+
 describe("traffic.h", function()
    it("counts what the programs of all ranks move, pair by pair, copy by copy", function()
       local first = tonumber(os.getenv("SLUICE_SEED"))
@@ -134,6 +149,7 @@ describe("traffic.h", function()
                assert.equal(bytes, tonumber(load.rank[trainer]))
             end
             compare(case, traffic, cells, where)
+            compare_forwarded(case, traffic, where)
          end)
          if not good then
             error(("seed %d: %s"):format(seed, tostring(type(problem) == "table" and problem.message or problem)), 0)
@@ -187,6 +203,11 @@ describe("traffic.h", function()
       local load = load_of(traffic, places())
       assert.equal(512, tonumber(load.peers[17]))
       assert.equal(40 * 8192 * 8192 * 2 / 8, tonumber(load.rank[8191]))
+      -- Forwarded, it sends them once; every worker but the last replica's sends on what it got.
+      assert.is_true(traffic.forwards)
+      assert.equal(40 * 2 * 8192 * 2, tonumber(traffic.forwarded.rank[0]))
+      assert.equal(40 * 8192 * 8192 * 2 / 8, tonumber(traffic.forwarded.rank[8191]))
+      assert.equal(2 * 40 * 8192 * 8192 * 2 / 8, tonumber(traffic.forwarded.rank[8183]))
    end)
 
    it("fails cleanly whichever allocation fails", function()

@@ -84,6 +84,17 @@ static void push_result(lua_State *L, const slc_plan *plan, const slc_traffic *t
     set_list(L, "link_in", load->link_in, load->gpus);
     set_list(L, "card_out", load->card_out, load->nodes);
     set_list(L, "card_in", load->card_in, load->nodes);
+    if (traffic->forwards) {
+        const slc_load *forwarded = &traffic->forwarded;
+        lua_newtable(L);
+        set_list(L, "rank", forwarded->rank, load->world);
+        set_list(L, "copies", forwarded->copies, load->world);
+        set_list(L, "link_out", forwarded->link_out, load->gpus);
+        set_list(L, "link_in", forwarded->link_in, load->gpus);
+        set_list(L, "card_out", forwarded->card_out, load->nodes);
+        set_list(L, "card_in", forwarded->card_in, load->nodes);
+        lua_setfield(L, -2, "forwarded");
+    }
     push_kinds(L, traffic);
     push_matrix(L, traffic, cells);
 }

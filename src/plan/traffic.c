@@ -138,6 +138,25 @@ static int by_kind(const void *a, const void *b)
 
 /* ---- one kind ---- */
 
+static void send_on(counter *c, int32_t from, int32_t to, int64_t bytes, int64_t copies)
+{
+    slc_load *load = &c->traffic->forwarded;
+    slc_load_add(load, &c->map, from, to, bytes);
+    load->copies[from] += copies;
+}
+
+/* The first worker gets it of the trainer, each next one of the one before. */
+static void forward(counter *c, int32_t trainer, const int32_t *to, int64_t bytes, int64_t copies)
+{
+    int32_t before = trainer;
+    c->traffic->forwards = c->traffic->forwards || c->there > 1;
+    for (int64_t i = 0; i < c->there; i++) {
+        int32_t next = c->traffic->trainers + to[i];
+        send_on(c, before, next, bytes, copies);
+        before = next;
+    }
+}
+
 static void meet(void *context, const slc_meeting *meeting)
 {
     counter *c = context;
@@ -147,6 +166,7 @@ static void meet(void *context, const slc_meeting *meeting)
     for (const item *i = c->begin; i < c->end; i++) {
         int64_t moved = bytes * i->count;
         int64_t replica = (i->first + meeting->destination * parts + meeting->part) % replicas;
+        forward(c, from[replica], to, moved, i->count);
         for (int64_t there = 0; there < c->there; there++) {
             int64_t cell = from[replica] * workers + to[there];
             c->traffic->bytes[cell] += moved;
@@ -253,6 +273,8 @@ static sluice_status allocate(counter *c, const slc_places *places, sluice_error
         return slc_fail_memory(error, "traffic", "a table of trainers by workers",
                                trainers * workers * (sizeof *t->bytes + sizeof *t->copies));
     sluice_status status = slc_load_map_make(&c->map, t->trainers + t->workers, places, error);
+    if (status == SLUICE_OK)
+        status = slc_load_make(&t->forwarded, &c->map, error);
     return status == SLUICE_OK ? slc_load_make(&c->load, &c->map, error) : status;
 }
 
@@ -289,6 +311,7 @@ void slc_traffic_clear(slc_traffic *traffic)
     slc_release(traffic->copies);
     slc_release(traffic->gathered);
     slc_release(traffic->kind);
+    slc_load_clear(&traffic->forwarded);
     *traffic = (slc_traffic){ 0 };
 }
 
