@@ -11,6 +11,7 @@
  *     version.c    which version all live memory holds, and whether an update of it was left unfinished
  *     update.c     one batch of names, from preflight to done; start and finish
  *     recording.c  lists that are moved again and again
+ *     habit.c      the lists of the last update, which the next one is likely to ask for again
  *     staging.c    full parameters: slots, the mover thread, the sequence that load_weights pulls
  *     lifecycle.c  failure, abort, cancel, shutdown
  *     report.c     the plan and a failure as JSON
@@ -71,18 +72,33 @@ typedef struct slc_build {
     double seconds_planning;
 } slc_build;
 
+/* What there is to know of a list of names. */
+typedef struct slc_known {
+    uint32_t *param; /* plan indices */
+    size_t count;
+    bool full; /* one of them is */
+    char names[SLC_DIGEST_TEXT];
+} slc_known;
+
 /* A list of parameters that is moved again and again. */
 typedef struct slc_recording {
     sluice_recording number;
     uint64_t plan; /* session->plans as it was */
-    uint32_t *param; /* plan indices */
-    size_t count;
-    bool full; /* one of them is */
+    slc_known list;
     bool placed; /* its batch begins in a graph that the host launches */
-    char names[SLC_DIGEST_TEXT];
     const void **source; /* trainer: where each shard lay */
     slc_record *record; /* the transport's, see there; NULL where it made none */
 } slc_recording;
+
+/* The batches that an update asked for by names, in order; see habit.c. */
+typedef struct slc_habit {
+    uint64_t plan; /* session->plans as it was */
+    slc_buffer names; /* of all batches, each with its end */
+    uint32_t *param; /* of all batches; room for the whole plan */
+    size_t nparams;
+    struct slc_usual *batch;
+    size_t count, capacity, next; /* next: of the update under way */
+} slc_habit;
 
 /* Everything that one init makes and one shutdown releases. */
 typedef struct slc_session {
@@ -101,6 +117,7 @@ typedef struct slc_session {
     uint64_t plans; /* reloads since init */
     slc_recording **recording; /* in no order */
     size_t nrecordings, recording_capacity;
+    slc_habit habit;
 
     /* the update */
     uint8_t *delivery; /* slc_delivery by plan index */
@@ -238,6 +255,16 @@ sluice_status slc_recording_find(const slc_session *session, sluice_recording nu
 void slc_recordings_clear(slc_session *session);
 sluice_status slc_names_digest(const slc_plan *plan, const uint32_t *param, size_t count, char digest[SLC_DIGEST_TEXT],
                                sluice_error *error);
+
+/*
+ * habit.c. begin: an update starts. find: what is known of these names where the last update asked for them in this place, or
+ * NULL; it is borrowed. keep: the batch of session->asked was agreed, `known` being what find gave; what it is now is what
+ * the next update is likely to ask for. Where there is no memory for that, it is looked up again.
+ */
+void slc_habit_begin(slc_session *session);
+const slc_known *slc_habit_find(slc_session *session, const char *const *names, size_t count);
+void slc_habit_keep(slc_session *session, const slc_known *known, bool full, const char names[SLC_DIGEST_TEXT]);
+void slc_habit_clear(slc_habit *habit);
 
 /* update.c: one segment on this rank, with its bookkeeping. `slot` as transport.h's staging. */
 sluice_status slc_move(sluice_engine *engine, uint32_t index, void *slot, slc_deadline deadline, sluice_error *error);

@@ -90,6 +90,7 @@ sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause)
 void slc_session_destroy(slc_session *session)
 {
     slc_recordings_clear(session);
+    slc_habit_clear(&session->habit);
     slc_build_clear(session->build);
     slc_group_leave(session->group);
     slc_release((void *)session->shard);

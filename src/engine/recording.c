@@ -36,7 +36,7 @@ static void release(slc_session *session, slc_recording *recording)
 {
     if (recording->record != NULL && recording->plan == session->plans)
         session->build->ops->forget(session->build->transport, recording->record);
-    slc_release(recording->param);
+    slc_release(recording->list.param);
     slc_release((void *)recording->source);
     slc_release(recording);
 }
@@ -72,7 +72,7 @@ static sluice_status keep(sluice_engine *engine, slc_recording *recording, sluic
 static sluice_status look_up(const slc_plan *plan, const char *const *names, size_t count, slc_recording *recording, uint8_t *seen,
                              sluice_error *error)
 {
-    recording->count = count;
+    recording->list.count = count;
     for (size_t i = 0; i < count; i++) {
         size_t index = i;
         if (names != NULL && names[i] == NULL)
@@ -84,8 +84,8 @@ static sluice_status look_up(const slc_plan *plan, const char *const *names, siz
         if (seen[index])
             return slc_fail(error, SLUICE_INVALID, RECORD, "names[%zu] ('%s') comes a second time", i, names[i]);
         seen[index] = 1;
-        recording->param[i] = (uint32_t)index;
-        recording->full = recording->full || slc_plan_at(plan, index)->mode == SLC_MODE_FULL;
+        recording->list.param[i] = (uint32_t)index;
+        recording->list.full = recording->list.full || slc_plan_at(plan, index)->mode == SLC_MODE_FULL;
     }
     return SLUICE_OK;
 }
@@ -96,7 +96,7 @@ static sluice_status check_place(const sluice_engine *engine, const slc_recordin
     if (engine->options.callbacks.launch == NULL)
         return slc_fail(error, SLUICE_INVALID, RECORD,
                         "options.stream is being captured, and a recording made there wants callbacks.launch");
-    return !made->full ? SLUICE_OK
+    return !made->list.full ? SLUICE_OK
                        : slc_fail(error, SLUICE_INVALID, RECORD,
                                   "options.stream is being captured, and full parameters cannot be recorded there: load_weights would "
                                   "wait for the graph that waits for it");
@@ -107,23 +107,23 @@ static sluice_status make(sluice_engine *engine, const char *const *names, size_
     const slc_session *session = engine->session;
     const slc_build *build = session->build;
     uint8_t *seen = slc_allocate_zeroed(slc_plan_count(build->plan), 1);
-    made->param = slc_allocate_zeroed(count, sizeof *made->param);
+    made->list.param = slc_allocate_zeroed(count, sizeof *made->list.param);
     made->source = slc_allocate_zeroed(count, sizeof *made->source);
     made->plan = session->plans;
-    sluice_status status = seen == NULL || made->param == NULL || made->source == NULL
-                               ? slc_fail_memory(error, RECORD, "a recording", count * (sizeof *made->param + sizeof *made->source))
+    sluice_status status = seen == NULL || made->list.param == NULL || made->source == NULL
+                               ? slc_fail_memory(error, RECORD, "a recording", count * (sizeof *made->list.param + sizeof *made->source))
                                : look_up(build->plan, names, count, made, seen, error);
     slc_release(seen);
     for (size_t i = 0; i < count && status == SLUICE_OK && !session->is_worker; i++)
-        made->source[i] = session->shard[made->param[i]];
+        made->source[i] = session->shard[made->list.param[i]];
     if (status == SLUICE_OK)
-        status = slc_names_digest(build->plan, made->param, count, made->names, error);
+        status = slc_names_digest(build->plan, made->list.param, count, made->list.names, error);
     if (status == SLUICE_OK)
         status = build->ops->captured(build->transport, &made->placed, error);
     if (status == SLUICE_OK && made->placed)
         status = check_place(engine, made, error);
     if (status == SLUICE_OK)
-        status = build->ops->record(build->transport, made->param, count, &made->record, error);
+        status = build->ops->record(build->transport, made->list.param, count, &made->record, error);
     return status == SLUICE_OK && made->placed ? build->ops->place(build->transport, error) : status;
 }
 
@@ -203,8 +203,8 @@ sluice_status slc_recording_find(const slc_session *session, sluice_recording nu
     if ((*recording)->plan != session->plans)
         return slc_fail(error, SLUICE_STATE, UPDATE,
                         "recording (%" PRIu64 ") is of the plan before sluice_reload_rules; forget it and record again", number);
-    for (size_t i = 0; i < (*recording)->count && !session->is_worker; i++) {
-        uint32_t index = (*recording)->param[i];
+    for (size_t i = 0; i < (*recording)->list.count && !session->is_worker; i++) {
+        uint32_t index = (*recording)->list.param[i];
         if ((*recording)->source[i] != session->shard[index])
             return slc_fail(error, SLUICE_STATE, UPDATE,
                             "recording (%" PRIu64 "): source '%s' was registered anew, at %p instead of %p; forget it and record again",

@@ -68,6 +68,7 @@ sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_er
                           session->unfinished);
     } else {
         memset(session->delivery, SLC_UNTOUCHED, slc_plan_count(session->build->plan));
+        slc_habit_begin(session);
         session->partial = partial;
         session->reloading = false;
         engine->state = SLUICE_STATE_UPDATING;
@@ -84,13 +85,16 @@ typedef struct batch {
     size_t count;
     bool replays;
     sluice_recording number;
-    const slc_recording *recording; /* found by preflight */
+    /* found by preflight */
+    const slc_recording *recording;
+    const slc_known *known; /* of the recording, or since the last update asked for these names, too; else NULL */
+    bool full;              /* one of them is */
 } batch;
 
 static sluice_status index_of(const slc_session *session, const batch *asked, size_t i, size_t *index, sluice_error *error)
 {
-    if (asked->recording != NULL) {
-        *index = asked->recording->param[i];
+    if (asked->known != NULL) {
+        *index = asked->known->param[i];
         return SLUICE_OK;
     }
     if (asked->names[i] == NULL)
@@ -118,6 +122,14 @@ static sluice_status mark(slc_session *session, const batch *asked, sluice_error
     return SLUICE_OK;
 }
 
+static bool batch_has(const slc_session *session, slc_mode mode)
+{
+    for (size_t i = 0; i < session->nasked; i++)
+        if (slc_plan_at(session->build->plan, session->asked[i])->mode == mode)
+            return true;
+    return false;
+}
+
 /* All that can be said of a batch before anybody is asked. */
 static sluice_status preflight(slc_session *session, batch *asked, sluice_error *error)
 {
@@ -127,13 +139,17 @@ static sluice_status preflight(slc_session *session, batch *asked, sluice_error 
     session->progress = (sluice_progress){ .params_total = asked->count };
     if (asked->replays) {
         status = slc_recording_find(session, asked->number, &asked->recording, error);
-        asked->count = status == SLUICE_OK ? asked->recording->count : 0;
+        asked->known = status == SLUICE_OK ? &asked->recording->list : NULL;
+        asked->count = status == SLUICE_OK ? asked->known->count : 0;
         session->progress.params_total = asked->count;
     } else if (asked->names == NULL && asked->count > 0) {
         status = slc_fail(error, SLUICE_INVALID, "update", "names (NULL) must be a list of %zu strings", asked->count);
+    } else {
+        asked->known = slc_habit_find(session, asked->names, asked->count);
     }
     if (status == SLUICE_OK)
         status = mark(session, asked, error);
+    asked->full = asked->known != NULL ? asked->known->full : batch_has(session, SLC_MODE_FULL);
     return status == SLUICE_OK ? build->ops->ready(build->transport, session->asked, session->nasked, error) : status;
 }
 
@@ -150,43 +166,40 @@ static void name_line(const void *context, size_t index, char *text, size_t size
     snprintf(text, size, "'%s'", slc_plan_at(session->build->plan, session->asked[index])->name);
 }
 
-/* Over the batch's number and the digest of its names, which a recording knows already. */
-static sluice_status digest_batch(const slc_session *session, const slc_recording *recording, char digest[SLC_DIGEST_TEXT],
-                                  sluice_error *error)
+/* Over the batch's number and the digest of its names, which may be known already. */
+static sluice_status digest_batch(const slc_session *session, const slc_known *known, char names[SLC_DIGEST_TEXT],
+                                  char digest[SLC_DIGEST_TEXT], sluice_error *error)
 {
-    char names[SLC_DIGEST_TEXT], text[SLC_DIGEST_TEXT + 32];
-    if (recording == NULL) {
+    char text[SLC_DIGEST_TEXT + 32];
+    if (known != NULL) {
+        memcpy(names, known->names, SLC_DIGEST_TEXT);
+    } else {
         sluice_status status = slc_names_digest(session->build->plan, session->asked, session->nasked, names, error);
         if (status != SLUICE_OK)
             return status;
     }
-    int length = snprintf(text, sizeof text, "%llu\n%s", (unsigned long long)session->batch, recording == NULL ? names : recording->names);
+    int length = snprintf(text, sizeof text, "%llu\n%s", (unsigned long long)session->batch, names);
     return slc_digest(text, (size_t)length, digest, error);
 }
 
 /* The same names in the same order as the same batch on every rank, or a refusal that changes nothing. */
-static sluice_status agree_on_batch(sluice_engine *engine, const slc_recording *recording, const sluice_error *mine, slc_deadline deadline,
+static sluice_status agree_on_batch(sluice_engine *engine, const batch *asked, const sluice_error *mine, slc_deadline deadline,
                                     sluice_error *error)
 {
     slc_session *session = engine->session;
-    char digest[SLC_DIGEST_TEXT] = "";
+    char names[SLC_DIGEST_TEXT], digest[SLC_DIGEST_TEXT] = "";
     sluice_error failed = SLUICE_ERROR_INIT;
     if (mine->status != SLUICE_OK)
         slc_error_copy(&failed, mine);
     else
-        (void)digest_batch(session, recording, digest, &failed);
+        (void)digest_batch(session, asked->known, names, digest, &failed);
     slc_list list = { .what = "name", .count = session->nasked, .line = name_line, .context = session };
     if (digest[0] == '\0') /* an error is said in place of a list */
         list.count = SIZE_MAX;
-    return slc_agree_on_list(session->group, "update", &failed, digest, &list, NULL, deadline, error);
-}
-
-static bool batch_has(const slc_session *session, slc_mode mode)
-{
-    for (size_t i = 0; i < session->nasked; i++)
-        if (slc_plan_at(session->build->plan, session->asked[i])->mode == mode)
-            return true;
-    return false;
+    sluice_status status = slc_agree_on_list(session->group, "update", &failed, digest, &list, NULL, deadline, error);
+    if (status == SLUICE_OK && asked->recording == NULL)
+        slc_habit_keep(session, asked->known, asked->full, names);
+    return status;
 }
 
 sluice_status slc_callback_failed(const char *stage, const char *call, sluice_error *said, sluice_error *error)
@@ -231,12 +244,13 @@ static sluice_status launch_host(sluice_engine *engine, const slc_recording *rec
 }
 
 /* The transport's batch is open on a trainer already: its sources had to be final before anybody agreed. */
-static sluice_status move_batch(sluice_engine *engine, const slc_recording *recording, slc_deadline deadline, sluice_error *error)
+static sluice_status move_batch(sluice_engine *engine, const batch *asked, slc_deadline deadline, sluice_error *error)
 {
+    const slc_recording *recording = asked->recording;
     slc_session *session = engine->session;
     const slc_build *build = session->build;
     slc_watch watch = slc_engine_watch(engine);
-    bool pulls = session->is_worker && batch_has(session, SLC_MODE_FULL);
+    bool pulls = session->is_worker && asked->full;
     sluice_status status = SLUICE_OK;
     if (pulls)
         status = begin_reload(engine, error);
@@ -250,7 +264,7 @@ static sluice_status move_batch(sluice_engine *engine, const slc_recording *reco
         return status;
     if (pulls)
         return slc_staging_run(engine, deadline, error);
-    if (recording != NULL && recording->record != NULL && !recording->full)
+    if (recording != NULL && recording->record != NULL && !asked->full)
         status = replay(engine, recording->record, deadline, error);
     else
         for (size_t i = 0; i < session->nasked && status == SLUICE_OK; i++)
@@ -305,15 +319,15 @@ static sluice_status run_batch(sluice_engine *engine, batch *asked, sluice_error
         return refuse_here(engine, &mine, deadline, error);
     }
     bool begun = !session->is_worker && build->ops->begin(build->transport, deadline, slc_engine_watch(engine), &mine) == SLUICE_OK;
-    if (agree_on_batch(engine, asked->recording, &mine, deadline, error) != SLUICE_OK)
+    if (agree_on_batch(engine, asked, &mine, deadline, error) != SLUICE_OK)
         return refuse_batch(engine, begun, deadline, error);
     session->batch++;
     /* From here on a worker may write, and a trainer into it, any part of the batch, whether this rank learns of it or not. */
     for (size_t i = 0; i < session->nasked; i++)
         session->delivery[session->asked[i]] = SLC_TORN;
-    engine->dirty = engine->dirty || batch_has(session, SLC_MODE_DIRECT) || batch_has(session, SLC_MODE_FULL);
+    engine->dirty = engine->dirty || asked->full || batch_has(session, SLC_MODE_DIRECT);
     slc_engine_post(engine);
-    if (move_batch(engine, asked->recording, deadline, error) != SLUICE_OK) {
+    if (move_batch(engine, asked, deadline, error) != SLUICE_OK) {
         /* A peer that is gone may have ended because of what the group knows already: then that is the cause. */
         if (error->status == SLUICE_TIMEOUT && error->rank < 0)
             name_the_late(session, deadline, error);

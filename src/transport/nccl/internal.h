@@ -94,6 +94,7 @@ struct slc_transport {
     slc_transport_config config;
     slc_road road; /* as asked for */
     bool worker, aborted;
+    bool entered; /* see slc_nccl_enter */
     int64_t next_tick_ns;
     int64_t launching_ns; /* trainer: when the first segment of the batch under way came; 0 outside of one */
     slc_cuda cuda;
@@ -115,7 +116,8 @@ struct slc_transport {
     uint64_t *seen;      /* worker: room for its words */
 
     /* worker */
-    uint64_t *live_id; /* of each live tensor's memory, at connect */
+    struct slc_home *home; /* what each live tensor lies in, at connect */
+    uint64_t looked;       /* how often batches' tensors were looked at */
     slc_pieces pieces;
     sluice_error unshared; /* why no other process can map its tensors, if so */
     CUdeviceptr staging;
@@ -135,6 +137,21 @@ static inline slc_wait slc_nccl_wait(slc_transport *transport, slc_deadline dead
 static inline slc_nccl_peer *slc_nccl_peer_of(slc_transport *transport, int32_t rank)
 {
     return &transport->peer[transport->slot[transport->worker ? rank : rank - transport->config.trainers]];
+}
+
+/* What sends enters the device where it comes to the driver, if its caller has not; the caller leaves it. */
+static inline sluice_status slc_nccl_enter(slc_transport *transport, const char *stage, sluice_error *error)
+{
+    sluice_status status = transport->entered ? SLUICE_OK : slc_device_enter(&transport->device, stage, error);
+    transport->entered = status == SLUICE_OK;
+    return status;
+}
+
+static inline void slc_nccl_leave(slc_transport *transport)
+{
+    if (transport->entered)
+        slc_device_leave(&transport->device);
+    transport->entered = false;
 }
 
 /* The driver's error, of this transport's driver. */
@@ -220,9 +237,9 @@ sluice_status slc_record_take(slc_record *record, slc_nccl_peer *peer, sluice_er
 void slc_records_clear(slc_transport *transport); /* releases all */
 /* What a worker's live tensors lie in: remembered at connect; STATE where those of a batch no longer lie there. */
 sluice_status slc_live_remember(slc_transport *transport, sluice_error *error);
-sluice_status slc_live_check(const slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error);
+sluice_status slc_live_check(slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error);
 
-/* link.c: a batch, on either side. The device is entered. */
+/* link.c: a batch, on either side. The device is entered; slc_link_send enters it itself where it launches. */
 sluice_status slc_link_prepare(slc_nccl_peer *peer, size_t nparams, sluice_error *error); /* trainer: room for a launch */
 sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error);
 sluice_status slc_link_replay(slc_transport *transport, slc_record *record, sluice_error *error);

@@ -54,6 +54,9 @@ static sluice_status enter_batch(slc_transport *transport, slc_nccl_peer *peer, 
     peer->enough = FIRST;
     if (transport->recording != NULL)
         return SLUICE_OK;
+    sluice_status status = slc_nccl_enter(transport, SLC_UPDATE, error);
+    if (status != SLUICE_OK)
+        return status;
     peer->batches++;
     CUdeviceptr opened = transport->words + (CUdeviceptr)(peer - transport->peer) * WORD;
     CUresult result = slc_caller_follow(&transport->caller, peer->stream);
@@ -72,6 +75,9 @@ static sluice_status launch(slc_transport *transport, slc_nccl_peer *peer, CUdev
 {
     if (transport->recording != NULL)
         return slc_record_take(transport->recording, peer, error);
+    sluice_status status = slc_nccl_enter(transport, SLC_UPDATE, error);
+    if (status != SLUICE_OK)
+        return status;
     CUresult result = slc_copies_launch(&transport->cuda, &peer->copies, peer->stream);
     if (result == CUDA_SUCCESS)
         result = slc_moves_launch(&peer->moves, &transport->kernels, peer->first_move, peer->end_move - peer->first_move, 0,
@@ -117,6 +123,8 @@ static sluice_status gather_moves(slc_transport *transport, slc_nccl_peer *peer,
     bool goes_on = peer->first_move == peer->end_move || first == peer->end_move || end == peer->first_move;
     if (!aimed || !goes_on)
         status = launch(transport, peer, 0, 0, error);
+    if (status == SLUICE_OK && !aimed)
+        status = slc_nccl_enter(transport, SLC_UPDATE, error);
     if (status == SLUICE_OK && !aimed)
         status = await_stream(transport, peer->stream, "sending to", peer->rank, wait, error);
     if (status == SLUICE_OK && !aimed)

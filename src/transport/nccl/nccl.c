@@ -97,7 +97,7 @@ static void nccl_close(slc_transport *transport)
     slc_device_close(&transport->device);
     slc_cuda_close(&transport->cuda);
     slc_release(transport->seen);
-    slc_release(transport->live_id);
+    slc_release(transport->home);
     slc_release(transport->slot);
     slc_release(transport->peer);
     slc_release(transport);
@@ -399,14 +399,15 @@ static sluice_status nccl_run(slc_transport *transport, const slc_segment *segme
     if (transport->aborted)
         return refuse_aborted(error);
     slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_UPDATE);
-    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
-    if (status != SLUICE_OK)
-        return status;
-    status = transport->worker ? slc_link_receive(transport, segment, staging, &wait, error)
-                               : slc_link_send(transport, segment, &wait, error);
+    sluice_status status = SLUICE_OK;
+    if (transport->worker || transport->wire.open)
+        status = slc_nccl_enter(transport, SLC_UPDATE, error);
+    if (status == SLUICE_OK)
+        status = transport->worker ? slc_link_receive(transport, segment, staging, &wait, error)
+                                   : slc_link_send(transport, segment, &wait, error);
     if (status == SLUICE_OK)
         status = slc_wire_move(transport, segment, staging, &wait, error);
-    slc_device_leave(&transport->device);
+    slc_nccl_leave(transport);
     return status;
 }
 
@@ -417,13 +418,13 @@ static sluice_status nccl_replay(slc_transport *transport, slc_record *record, s
     if (transport->aborted)
         return refuse_aborted(error);
     slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_UPDATE);
-    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
+    sluice_status status = slc_nccl_enter(transport, SLC_UPDATE, error);
     if (status != SLUICE_OK)
         return status;
     status = slc_link_replay(transport, record, error);
     for (size_t i = 0; i < record->count && status == SLUICE_OK && transport->wire.open; i++)
         status = slc_wire_move(transport, &transport->config.program->segment[record->param[i]], NULL, &wait, error);
-    slc_device_leave(&transport->device);
+    slc_nccl_leave(transport);
     return status;
 }
 
@@ -432,7 +433,7 @@ static sluice_status nccl_end(slc_transport *transport, slc_deadline deadline, s
     if (transport->aborted)
         return refuse_aborted(error);
     slc_wait wait = slc_nccl_wait(transport, deadline, watch, SLC_UPDATE);
-    sluice_status status = slc_device_enter(&transport->device, SLC_UPDATE, error);
+    sluice_status status = slc_nccl_enter(transport, SLC_UPDATE, error);
     if (status != SLUICE_OK)
         return status;
     status = slc_wire_end(transport, &wait, error);
@@ -441,7 +442,7 @@ static sluice_status nccl_end(slc_transport *transport, slc_deadline deadline, s
     if (status == SLUICE_OK)
         status = slc_nccl_check(transport, slc_caller_end(&transport->caller), SLC_UPDATE, "opening the gate in a graph of the host's",
                                 error);
-    slc_device_leave(&transport->device);
+    slc_nccl_leave(transport);
     return status;
 }
 

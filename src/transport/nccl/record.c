@@ -5,34 +5,79 @@
  */
 #include "transport/nccl/internal.h"
 
+#include <stdlib.h>
+
 static const char RECORD[] = "record";
 
 /* ---- the worker ---- */
 
-sluice_status slc_live_remember(slc_transport *transport, sluice_error *error)
+/* What a live tensor lies in. Those of one allocation go with it, all at once: one of them, `first`, speaks for all. */
+typedef struct slc_home {
+    uint64_t id;
+    uint32_t first;
+    uint64_t looked; /* of the first: the last look at a batch in which it was asked for */
+} slc_home;
+
+static int by_id(const void *a, const void *b)
 {
-    const slc_live_set *live = transport->config.live;
-    transport->live_id = slc_allocate_zeroed(live->count, sizeof *transport->live_id);
-    if (transport->live_id == NULL)
-        return slc_fail_memory(error, SLC_RUNTIME, "what live tensors lie in", live->count * sizeof *transport->live_id);
-    for (size_t i = 0; i < live->count; i++)
-        transport->live_id[i] = slc_memory_id(&transport->cuda, live->item[i].data);
+    const slc_home *x = *(const slc_home *const *)a, *y = *(const slc_home *const *)b;
+    return x->id != y->id ? (x->id > y->id) - (x->id < y->id) : (x > y) - (x < y);
+}
+
+static sluice_status share_homes(slc_transport *transport, sluice_error *error)
+{
+    size_t count = transport->config.live->count;
+    slc_home **sorted = slc_allocate(count * sizeof *sorted);
+    if (sorted == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "what live tensors lie in", count * sizeof *sorted);
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = &transport->home[i];
+    qsort(sorted, count, sizeof *sorted, by_id);
+    for (size_t i = 1; i < count; i++)
+        if (sorted[i]->id == sorted[i - 1]->id && sorted[i]->first != SLC_STAGING && sorted[i - 1]->first != SLC_STAGING)
+            sorted[i]->first = sorted[i - 1]->first;
+    for (size_t i = 0; i < count; i++)
+        if (transport->home[i].first == SLC_STAGING)
+            transport->home[i].first = (uint32_t)i;
+    slc_release((void *)sorted);
     return SLUICE_OK;
 }
 
-static sluice_status check_one(const slc_transport *transport, uint32_t buffer, sluice_error *error)
+sluice_status slc_live_remember(slc_transport *transport, sluice_error *error)
+{
+    const slc_live_set *live = transport->config.live;
+    transport->home = slc_allocate_zeroed(live->count, sizeof *transport->home);
+    if (transport->home == NULL)
+        return slc_fail_memory(error, SLC_RUNTIME, "what live tensors lie in", live->count * sizeof *transport->home);
+    for (size_t i = 0; i < live->count; i++) {
+        slc_place place;
+        sluice_status status = slc_place_of(&transport->cuda, live->item[i].data, SLC_RUNTIME, &place, error);
+        if (status != SLUICE_OK)
+            return status;
+        /* Of VMM, pieces are unmapped one by one. */
+        transport->home[i] = (slc_home){ .id = slc_memory_id(&transport->cuda, live->item[i].data), .first = place.ipc ? (uint32_t)i : SLC_STAGING };
+    }
+    return share_homes(transport, error);
+}
+
+static sluice_status check_one(slc_transport *transport, uint32_t buffer, sluice_error *error)
 {
     const slc_live *live = &transport->config.live->item[buffer];
-    return slc_memory_id(&transport->cuda, live->data) == transport->live_id[buffer]
+    slc_home *first = &transport->home[transport->home[buffer].first];
+    if (first->looked == transport->looked)
+        return SLUICE_OK;
+    first->looked = transport->looked;
+    return slc_memory_id(&transport->cuda, live->data) == first->id
                ? SLUICE_OK
                : slc_fail(error, SLUICE_STATE, SLC_UPDATE,
                           "live tensor %s (%p) no longer lies in the memory that peers have mapped since init: it was freed", live->name,
                           (const void *)live->data);
 }
 
-sluice_status slc_live_check(const slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error)
+sluice_status slc_live_check(slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error)
 {
     uint32_t last = SLC_STAGING;
+    transport->looked++;
     for (size_t i = 0; i < count; i++) {
         const slc_segment *segment = &transport->config.program->segment[param[i]];
         for (uint32_t c = 0; c < segment->ncopies + segment->nfills; c++) {
@@ -185,7 +230,7 @@ sluice_status slc_nccl_record(slc_transport *transport, const uint32_t *param, s
     *record = NULL;
     if (transport->worker || stages_any(transport, param, count))
         return SLUICE_OK;
-    sluice_status status = slc_device_enter(&transport->device, RECORD, error);
+    sluice_status status = slc_nccl_enter(transport, RECORD, error);
     if (status != SLUICE_OK)
         return status;
     slc_record *made = slc_allocate_zeroed(1, sizeof *made);
@@ -195,7 +240,7 @@ sluice_status slc_nccl_record(slc_transport *transport, const uint32_t *param, s
         slc_release(made);
         slc_release(to);
         slc_release(list);
-        slc_device_leave(&transport->device);
+        slc_nccl_leave(transport);
         return slc_fail_memory(error, RECORD, "a record", transport->npeers * sizeof *to + count * sizeof *list);
     }
     *made = (slc_record){ .param = list, .count = count, .to = to };
@@ -213,7 +258,7 @@ sluice_status slc_nccl_record(slc_transport *transport, const uint32_t *param, s
         made->next = transport->record;
         *record = transport->record = made;
     }
-    slc_device_leave(&transport->device);
+    slc_nccl_leave(transport);
     return status;
 }
 
