@@ -410,3 +410,51 @@ describe("an update that was recorded", function()
       end
    end)
 end)
+
+describe("an update by names", function()
+   -- Six names in a random order, in batches cut at random.
+   local function shuffled(random)
+      local names, batches = {}, { {} }
+      for i, name in ipairs(NAMES) do
+         table.insert(names, random(i), name)
+      end
+      for _, name in ipairs(names) do
+         table.insert(batches[#batches], name)
+         if random(3) == 1 then
+            batches[#batches + 1] = {}
+         end
+      end
+      return batches
+   end
+
+   it("finds what the last one asked for, in whatever batches, also where one was refused or names come otherwise #4.2", function()
+      local seed = tonumber(os.getenv("SLUICE_SEED")) or os.time()
+      local results = pair.run(function(self, rank, port)
+         local state = seed % 2147483646 + 1
+         local function random(most) -- the same on both
+            state = state * 16807 % 2147483647
+            return state % most + 1
+         end
+         self:init(pair.init_info(port))
+         local wrong, usual = {}, shuffled(random)
+         for turn = 1, 60 do
+            local kind = random(4)
+            usual = kind == 1 and shuffled(random) or usual
+            pair.fill_all(self, turn)
+            self:start()
+            for i, names in ipairs(usual) do
+               if kind == 2 and i == 2 then -- one side asks for other names first
+                  host.refused(self.update, self, rank == 0 and names or { "w0" })
+               end
+               self:update(names)
+            end
+            self:finish("v" .. turn)
+            pair.check_all(wrong, self, turn)
+         end
+         return { wrong = wrong }
+      end, { transport = "host" })
+      for rank = 0, 1 do
+         assert.same({ wrong = {} }, results[rank], "SLUICE_SEED=" .. seed)
+      end
+   end)
+end)

@@ -147,6 +147,7 @@ static inline sluice_status slc_nccl_enter(slc_transport *transport, const char 
     return status;
 }
 
+/* The other end of it; not entered is allowed. */
 static inline void slc_nccl_leave(slc_transport *transport)
 {
     if (transport->entered)

@@ -1,0 +1,69 @@
+--- scripts/check-gpu: what it checks, what it says of a check that fails or cannot run. Where there is no GPU, processors stand in for
+-- CUDA's driver and for NCCL (spec/support/cuda/).
+
+local cjson = require "cjson"
+local gpu = require "spec.support.gpu"
+local program = require "spec.cli.program"
+
+local folder = program.path:gsub("[^/]*$", "")
+local NCCL = folder .. "spec/nccl/libnccl.so.2"
+
+local function shell(line)
+   local pipe = assert(io.popen(("LD_LIBRARY_PATH=%sspec/cuda NCCL_MULTI_RANK_GPU_ENABLE=1 %s 2>&1; printf '\\n%%d' $?"):format(folder, line)))
+   local text = pipe:read("*a")
+   pipe:close()
+   local said, code = text:match("^(.*)\n(%d+)$")
+   return said:gsub("\n$", ""), tonumber(code)
+end
+
+local function check(arguments)
+   return shell(("scripts/check-gpu --build %s --nccl %s %s"):format(folder, NCCL, arguments))
+end
+
+describe("scripts/check-gpu", function()
+   it("verifies both roads, with a rank that is killed and replaced, and says what is left out and why", function()
+      if gpu.built() then
+         local text, code = check("--only link.replay,link.kill_trainer,link.vmm,wire.moves,wire.full_alone --json -")
+         assert.equal(0, code, text)
+         local said = cjson.decode(text)
+         local notes = {}
+         for _, one in ipairs(said.checks) do
+            notes[#notes + 1] = ("%s: %s, %s"):format(one.name, one.outcome, one.note)
+         end
+         assert.same({ "link.vmm: left out, this driver has no cuMemCreate",
+            "link.replay: verified, 111 MB compared, 4 updates in front of late work",
+            "link.kill_trainer: verified, 131 MB compared, 6 updates in front of late work",
+            "wire.moves: verified, 40 MB compared", "wire.full_alone: verified, 40 MB compared" }, notes)
+         assert.same({ 4, 0, 1 }, { said.verified, said.failed, said.left_out })
+      end
+   end)
+
+   it("fails where a word is not what it must be, or another road is taken", function()
+      if gpu.built() then
+         local text, code = shell(folder .. "gpu_check --spoil")
+         assert.equal(1, code)
+         assert.matches('"rank":1,"why":"a live tensor of update 1: w4%[0%] is 0x00000001, not 0x%x+"', text)
+         text, code = shell(folder .. "gpu_check --road link --gpus 0,9")
+         assert.equal(3, code)
+         assert.matches('"why":"GPU 9 is wanted and this machine has 2"', text)
+         text, code = shell(("SLUICE_CUDA_ON_CPU_APART=1000000 scripts/check-gpu --build %s --nccl %s --only link.names"):format(folder, NCCL))
+         assert.equal(1, code)
+         assert.matches("link%.names +by names +FAILED", text)
+      end
+   end)
+
+   it("lists its checks, and refuses what it does not know", function()
+      local text, code = check("--list --only wire.kill")
+      assert.equal(0, code)
+      assert.equal("wire.kill_trainer      the trainer killed in the middle, replaced\n"
+         .. "wire.kill_worker       the worker killed in the middle, replaced", text)
+      text, code = check("--lst")
+      assert.same({ "check-gpu: unknown argument --lst; scripts/check-gpu --help tells", 2 }, { text, code })
+      text, code = check("--list --only nothing")
+      assert.same({ "check-gpu: --only (nothing) names no check; scripts/check-gpu --help tells", 2 }, { text, code })
+      text, code = shell("scripts/check-gpu --build spec")
+      assert.equal(3, code)
+      assert.equal("check-gpu: nothing can be checked: spec has no gpu_check and libsluice_cuda.so, which are built where nvcc and nccl.h "
+         .. "are found", text)
+   end)
+end)
