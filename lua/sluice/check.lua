@@ -64,15 +64,36 @@ function check.found(value)
 end
 
 --- Reads a text that must be a JSON object.
--- @return the object; or nil, what was found in its place, and whether the text is no JSON at all
+-- @return the object, and whether any number in it is odd (src/script/json.h); or nil, what was found in its place, and whether the
+--    text is no JSON at all
 function check.read_object(text)
    local value, problem = core.json(text)
    if value == nil then
       return nil, problem, true
    elseif is_object(value) or (type(value) == "table" and next(value) == nil and text:find("^%s*{")) then
-      return value
+      return value, problem ~= nil
    end
    return nil, check.found(value), false
+end
+
+local function path_of_infinite(value)
+   if value == math.huge or value == -math.huge then
+      return "", value
+   end
+   for key, item in pairs(type(value) == "table" and value or {}) do
+      local path, found = path_of_infinite(item)
+      if path then
+         return (type(key) == "number" and ("[%d]"):format(key - 1) or "." .. check.shorten(key)) .. path, found
+      end
+   end
+end
+
+--- Raises where a number of a JSON value is larger than a double can hold: 1e999 reads as infinity, and rules would go on with that.
+function check.finite(value, what)
+   local path, found = path_of_infinite(value)
+   if path then
+      check.raise("INVALID", ("%s: %s (%s) must be a number that a double can hold"):format(what, (path:gsub("^%.", "")), check.found(found)))
+   end
 end
 
 --- Reads the attributes of a live tensor, which must be a JSON object.
@@ -80,6 +101,9 @@ function check.attributes(live, text)
    local value, found = check.read_object(text)
    if not value then
       check.raise("INVALID", ("live tensor '%s': its attributes (%s) must be a JSON object"):format(check.shorten(live), found))
+   end
+   if found then
+      check.finite(value, ("live tensor '%s': its attributes"):format(check.shorten(live)))
    end
    return value
 end

@@ -42,7 +42,11 @@ end
 
 --- Checks a description's known keys. Raises what is wrong with the first, in the order of their names.
 -- @param description the decoded object
-function host.check(description)
+-- @param odd whether any number in it is odd (check.read_object)
+function host.check(description, odd)
+   if odd then
+      check.finite(description, "the host's description")
+   end
    local wrong
    for key, value in pairs(description) do
       local kind = host.keys[key]

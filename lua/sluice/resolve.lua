@@ -475,7 +475,7 @@ function resolve.check_host(text)
    elseif not value then
       check.raise("INVALID", ("the host's description (%s) must be a JSON object"):format(problem))
    end
-   hosts.check(value)
+   hosts.check(value, problem)
 end
 
 return resolve

@@ -189,7 +189,9 @@ describe("attributes of a live tensor", function()
             assert.equal(("register: live tensor 'w': its attributes (%s) must be a JSON object"):format(case[2]),
                register(engine, (live(0, case[1]))))
          end
-         assert.equal("ok", register(engine, (live(0, ' { "loader": "column" } '))))
+         assert.equal("register: live tensor 'w': its attributes: a.b[1] (inf) must be a number that a double can hold",
+            register(engine, (live(0, '{"a":{"b":[2.5,1e999]}}'))))
+         assert.equal("ok", register(engine, (live(0, ' { "loader": "column", "scale": 1.5e300, "zero": -0 } '))))
       end)
    end)
 end)

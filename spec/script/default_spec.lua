@@ -161,6 +161,8 @@ describe("what the host says is checked:", function()
       { "[]", "destination: the host's description ([]) must be a JSON object" },
       { "7", "destination: the host's description (7) must be a JSON object" },
       { "null", "destination: the host's description (null) must be a JSON object" },
+      { '{"rope_theta":1e999}', "destination: the host's description: rope_theta (inf) must be a number that a double can hold" },
+      { '{"a":[1,{"b":-1e999}]}', "destination: the host's description: a[1].b (-inf) must be a number that a double can hold" },
    }
    for _, case in ipairs(cases) do
       it(case[1], function()

@@ -109,6 +109,7 @@ static sluice_status open_life(life *self)
     options.rank = self->rank;
     options.listen_fd = self->listen_fd;
     options.timeout_s = self->timeout_s;
+    options.beat_s = 60; /* a machine so busy that a thread sleeps for seconds is no fault */
     options.callbacks.user = self;
     options.callbacks.load_weights = load;
     options.key_fd = key_descriptor(self);
@@ -241,7 +242,13 @@ static bool may_be(const life pair[2], bool moved, char *why, size_t size)
     return true;
 }
 
-/* One life of both; a complaint in *why where it ended as none may. */
+static void note_ends(const life pair[2], char *why, size_t size)
+{
+    snprintf(why, size, "trainer: %.2000s; worker: %.2000s", pair[0].status == SLUICE_OK ? "ok" : pair[0].error.text,
+             pair[1].status == SLUICE_OK ? "ok" : pair[1].error.text);
+}
+
+/* One life of both; *why is how it ended, or a complaint where it ended as none may. */
 static bool both(life_kind kind, uint64_t failing, double timeout_s, uint64_t *requests, bool *succeeded, char *why, size_t size)
 {
     life pair[2];
@@ -252,6 +259,7 @@ static bool both(life_kind kind, uint64_t failing, double timeout_s, uint64_t *r
     *requests = slc_fail_allocation(0, false);
     part(pair);
     *succeeded = pair[0].status == SLUICE_OK && pair[1].status == SLUICE_OK;
+    note_ends(pair, why, size);
     return ran ? may_be(pair, true, why, size) : (snprintf(why, size, "no thread"), false);
 }
 
@@ -275,6 +283,8 @@ static int sweep(life_kind kind, uint64_t step, uint64_t first)
         if (requests < nth) {
             printf("%" PRIu64 " requests in a life, every %" PRIu64 ". failed in turn: %" PRIu64 " lives ended in an error, %" PRIu64
                    " did without\n", requests, step, failed, passed);
+            if (succeeded != wanted)
+                fprintf(stderr, "the last life, in which nothing was refused, ended so: %s\n", why);
             return succeeded == wanted ? 0 : 1;
         }
     }

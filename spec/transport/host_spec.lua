@@ -1,7 +1,10 @@
 local dirent = require "posix.dirent"
 local driver = require "spec.support.host_driver"
 local ffi = require "ffi"
+local fcntl = require "posix.fcntl"
 local inside = require "spec.support.inside"
+local resource = require "posix.sys.resource"
+local unistd = require "posix.unistd"
 
 local C = inside.declare("transport/host/host.h", "transport/host/card.h")
 
@@ -304,6 +307,18 @@ describe("the card of a host process", function()
       assert.equal(7, err.rank)
       text = select(2, changed("pid", 0x7ffffff0))
       assert.equal("runtime: rank 7 is gone (pid 2147483632 has ended)", text)
+   end)
+
+   it("blames no other rank and no machine where this process is out of descriptors", function()
+      local before = resource.getrlimit(resource.RLIMIT_NOFILE)
+      local free = fcntl.open("/dev/null", fcntl.O_RDONLY)
+      unistd.close(free)
+      resource.setrlimit(resource.RLIMIT_NOFILE, {rlim_cur = free, rlim_max = before.rlim_max})
+      local status, text = changed("pid", mine.pid)
+      local made, own = tonumber(C.slc_host_card_make(ffi.new("slc_host_card"), err)), inside.text(err)
+      resource.setrlimit(resource.RLIMIT_NOFILE, before)
+      assert.same({4, ("runtime: the host transport cannot read /proc/%d/stat: Too many open files"):format(mine.pid)}, {status, text})
+      assert.same({4, "runtime: the host transport cannot read /proc/sys/kernel/random/boot_id: Too many open files"}, {made, own})
    end)
 end)
 

@@ -322,9 +322,10 @@ static sluice_status check_descriptors(int32_t world_size, sluice_error *error)
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
         return SLUICE_OK;
-    if ((rlim_t)world_size + SPARE_DESCRIPTORS > limit.rlim_cur)
-        return slc_fail(error, SLUICE_SYSTEM, STAGE, "a world of %d ranks wants %d file descriptors on rank 0, the limit is %llu (ulimit -n)",
-                        world_size, world_size + SPARE_DESCRIPTORS, (unsigned long long)limit.rlim_cur);
+    rlim_t wanted = (rlim_t)world_size + SPARE_DESCRIPTORS;
+    if (wanted > limit.rlim_cur)
+        return slc_fail(error, SLUICE_SYSTEM, STAGE, "a world of %d ranks wants %llu file descriptors on rank 0, the limit is %llu (ulimit -n)",
+                        world_size, (unsigned long long)wanted, (unsigned long long)limit.rlim_cur);
     return SLUICE_OK;
 }
 

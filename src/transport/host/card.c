@@ -17,19 +17,24 @@
 
 static const uint32_t CARD_VERSION = 1;
 
-/* The first line of a small file, cut to fit; false when it cannot be read or is empty. */
-static bool read_line(const char *path, char *text, size_t size)
+/* The first line of a small file, cut to fit; 0, or the errno of why it cannot be read. */
+static int read_line(const char *path, char *text, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
+        return errno;
     ssize_t got = read(fd, text, size - 1);
+    int code = got < 0 ? errno : 0;
     close(fd);
-    if (got <= 0)
-        return false;
-    text[got] = '\0';
+    text[got < 0 ? 0 : got] = '\0';
     text[strcspn(text, "\n")] = '\0';
-    return text[0] != '\0';
+    return code;
+}
+
+/* Whether the file, or what it tells of, is not there; anything else that fails is this process' own trouble. */
+static bool is_absent(int code)
+{
+    return code == ENOENT || code == ESRCH || code == EACCES || code == EPERM;
 }
 
 static void read_namespace(const char *path, char *text, size_t size)
@@ -38,13 +43,9 @@ static void read_namespace(const char *path, char *text, size_t size)
     text[got < 0 ? 0 : got] = '\0';
 }
 
-uint64_t slc_process_started(int32_t pid)
+static uint64_t start_time(const char *line)
 {
     enum { FIELDS_FROM_STATE_TO_START = 19 };
-    char path[32], line[1024];
-    snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", pid);
-    if (!read_line(path, line, sizeof line))
-        return 0;
     const char *at = strrchr(line, ')'); /* the command's name before it may hold anything */
     if (at == NULL || at[1] == '\0')
         return 0;
@@ -59,23 +60,50 @@ uint64_t slc_process_started(int32_t pid)
     return at == NULL ? 0 : strtoull(at, NULL, 10);
 }
 
+/* Start time of a process in clock ticks since boot; 0 where there is none. Fails where that cannot be found out. */
+static sluice_status process_started(int32_t pid, uint64_t *started, sluice_error *error)
+{
+    char path[32], line[1024];
+    *started = 0;
+    snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", pid);
+    int code = read_line(path, line, sizeof line);
+    if (code != 0 && !is_absent(code))
+        return slc_fail_errno(error, code, STAGE, "the host transport cannot read %s", path);
+    *started = code != 0 ? 0 : start_time(line);
+    return SLUICE_OK;
+}
+
 static bool random_bytes(void *bytes, size_t length)
 {
     return getrandom(bytes, length, 0) == (ssize_t)length;
 }
 
-sluice_status slc_host_card_make(slc_host_card *card, sluice_error *error)
+static sluice_status name_machine(slc_host_card *card, sluice_error *error)
 {
-    *card = (slc_host_card){ 0 };
-    if (!read_line("/proc/sys/kernel/random/boot_id", card->machine, sizeof card->machine)) {
+    static const char PATH[] = "/proc/sys/kernel/random/boot_id";
+    int code = read_line(PATH, card->machine, sizeof card->machine);
+    if (code != 0 && !is_absent(code))
+        return slc_fail_errno(error, code, STAGE, "the host transport cannot read %s", PATH);
+    if (code != 0 || card->machine[0] == '\0') {
         struct utsname name; /* kernels without a boot id are still told apart by their names */
         uname(&name);
         snprintf(card->machine, sizeof card->machine, "node %.64s", name.nodename);
     }
+    return SLUICE_OK;
+}
+
+sluice_status slc_host_card_make(slc_host_card *card, sluice_error *error)
+{
+    *card = (slc_host_card){ 0 };
+    sluice_status status = name_machine(card, error);
+    if (status != SLUICE_OK)
+        return status;
     read_namespace("/proc/self/ns/pid", card->processes, sizeof card->processes);
     read_namespace("/proc/self/ns/net", card->network, sizeof card->network);
     card->pid = (int32_t)getpid();
-    card->started = slc_process_started(card->pid);
+    status = process_started(card->pid, &card->started, error);
+    if (status != SLUICE_OK)
+        return status;
     if (card->started == 0)
         return slc_fail(error, SLUICE_UNSUPPORTED, STAGE,
                         "the host transport needs /proc (own start time not found in /proc/%d/stat)", (int)card->pid);
@@ -160,13 +188,14 @@ sluice_status slc_host_card_check(const slc_host_card *mine, const slc_host_card
                         " is on this machine but in another network namespace (%s, here %s): the host transport needs "
                         "one for all ranks",
                         rank, peer->network, mine->network);
-    uint64_t started = slc_process_started(peer->pid);
-    if (started != peer->started) {
+    uint64_t started;
+    sluice_status status = process_started(peer->pid, &started, error);
+    if (status == SLUICE_OK && started != peer->started) {
         slc_fail(error, SLUICE_PEER, STAGE, "rank %" PRId32 " is gone (pid %" PRId32 " %s)", rank, peer->pid,
                  started == 0 ? "has ended" : "is another process now");
         if (error != NULL)
             error->rank = rank;
         return SLUICE_PEER;
     }
-    return SLUICE_OK;
+    return status;
 }

@@ -31,10 +31,7 @@ sluice_status slc_host_card_write(const slc_host_card *card, slc_buffer *buffer,
 /* Reads what rank `rank` wrote, trusting nothing: INVALID when damaged, DISAGREE from another version. */
 sluice_status slc_host_card_read(const unsigned char *bytes, size_t length, int32_t rank, slc_host_card *card, sluice_error *error);
 
-/* Whether `peer` is reachable from here: same machine and namespaces, its pid alive and still that process. */
+/* Whether `peer` is reachable from here: same machine and namespaces, its pid alive and still that process. PEER where it is gone. */
 sluice_status slc_host_card_check(const slc_host_card *mine, const slc_host_card *peer, int32_t rank, sluice_error *error);
-
-/* Start time of a process, from /proc/<pid>/stat; 0 where there is none. */
-uint64_t slc_process_started(int32_t pid);
 
 #endif
