@@ -59,6 +59,18 @@ describe("round", function()
       all_get({status = 0, answer = ";x;xx;xxx;"}, results, 4)
    end)
 
+   it("gives ranks that do not read all of the answer the head of it", function()
+      local results = one_round(4, function(rank)
+         return {readers = 2, head = 3, judge = rank == 0 and function(_, _, _, answer)
+            C.slc_buffer_append(answer, "abcdef", 6)
+            return 0
+         end or nil}
+      end)
+      for rank, text in pairs({[0] = "abcdef", "abcdef", "abc", "abc"}) do
+         assert.same({status = 0, answer = text}, results[rank])
+      end
+   end)
+
    it("gives the judge's own error to every rank", function()
       local results = control.world(3, function(group, rank)
          local judge = rank == 0 and function(_, _, _, _, err)

@@ -111,8 +111,8 @@ function control.round(group, options)
       jit.off() -- it is called from inside of a call
       judge = ffi.cast("slc_judge", judge == "equal" and same_bodies or judge)
    end
-   local status = C.slc_group_round(group, options.stage or "source", options.mine, body, #body, judge, nil, answer,
-                                    C.slc_deadline_in(options.seconds or 10), err)
+   local status = C.slc_group_round_to(group, options.stage or "source", options.mine, body, #body, judge, nil, options.readers or 0,
+                                       options.head or 0, answer, C.slc_deadline_in(options.seconds or 10), err)
    if judge then
       judge:free()
    end

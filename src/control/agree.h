@@ -38,6 +38,11 @@ typedef sluice_status (*slc_judge)(void *context, const slc_word *word, int32_t 
 sluice_status slc_group_round(slc_group *group, const char *stage, const sluice_error *mine, const void *body, size_t length,
                               slc_judge judge, void *context, slc_buffer *answer, slc_deadline deadline, sluice_error *error);
 
+/* The same, where of the judge's answer only the ranks below `readers` (at least 1) get more than its first `head` bytes. */
+sluice_status slc_group_round_to(slc_group *group, const char *stage, const sluice_error *mine, const void *body, size_t length,
+                                 slc_judge judge, void *context, int32_t readers, size_t head, slc_buffer *answer, slc_deadline deadline,
+                                 sluice_error *error);
+
 /*
  * This rank's word of one round, an error, without waiting for the others: they hear it when they come to that round, which
  * ends for them as any refused round. Waits only for an earlier round that this rank went on from so; OK once the word is

@@ -244,10 +244,13 @@ static void deliver(slc_group *group, const slc_round *round, uint32_t tag, hear
                     slc_buffer *answer)
 {
     bool each = status == SLUICE_OK && round->answer_each != NULL;
+    bool some = status == SLUICE_OK && round->readers > 0 && round->readers < group->world_size && answer->length > round->head;
+    const slc_buffer head = { .data = answer->data, .length = round->head };
     slc_payload *common = each ? NULL : verdict_of(status, error, answer);
+    slc_payload *brief = some ? verdict_of(status, error, &head) : NULL;
     for (int32_t i = 1; i < group->world_size; i++) {
         if (!each) {
-            put_verdict(group, round->stage, i, tag, common);
+            put_verdict(group, round->stage, i, tag, some && i >= round->readers ? brief : common);
             continue;
         }
         slc_buffer bytes = { 0 };
@@ -259,6 +262,7 @@ static void deliver(slc_group *group, const slc_round *round, uint32_t tag, hear
         slc_payload_release(own);
     }
     slc_payload_release(common);
+    slc_payload_release(brief);
     for (int32_t i = 1; i < group->world_size; i++)
         slc_group_drop_word(group, i);
 }

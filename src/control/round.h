@@ -20,6 +20,8 @@ typedef struct slc_round {
     /* Rank 0, NULL for none: in place of the judge's, an answer for each rank. Called for every rank after the judge said OK. */
     sluice_status (*answer_each)(void *context, const slc_word *word, int32_t rank, slc_buffer *answer, sluice_error *error);
     void *context;
+    int32_t readers; /* 0: all ranks; else ranks from this on get the first `head` bytes of the judge's answer and no more */
+    size_t head;
 } slc_round;
 
 /* Runs it; *answer is this rank's answer, to be cleared by the caller, empty unless the result is OK. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST_LINE = 1024 };
+enum { LONGEST_LINE = 1024, VERDICT_HEAD = 9 }; /* of judge_digests' answer: what is in front of the extra */
 
 /* ---- lists ---- */
 
@@ -122,14 +122,15 @@ sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluic
         slc_error_copy(&failed, mine);
     else if (body.failed)
         slc_fail_memory(&failed, stage, "an envelope", list->extra_length);
-    sluice_status status = slc_group_round(group, stage, &failed, body.data, body.length, judge_digests, NULL, &verdict, deadline, error);
+    sluice_status status = slc_group_round_to(group, stage, &failed, body.data, body.length, judge_digests, NULL, list->readers,
+                                              VERDICT_HEAD, &verdict, deadline, error);
     slc_buffer_clear(&body);
     if (status == SLUICE_OK) {
         slc_reader reader = { .data = verdict.data, .length = verdict.length };
         if (slc_read_u8(&reader) == 0) {
             status = name_difference(group, stage, list, &reader, deadline, error);
         } else if (answer != NULL) {
-            (void)slc_read_bytes(&reader, 8);
+            (void)slc_read_bytes(&reader, VERDICT_HEAD - 1);
             slc_buffer_append(answer, reader.data + reader.offset, slc_reader_left(&reader));
             answer->failed = answer->failed || reader.failed;
         }

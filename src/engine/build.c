@@ -106,7 +106,8 @@ static sluice_status agree_on_destination(slc_stages *stages, sluice_error *erro
     bool publishes = gives && stages->engine->options.rank == session->info.trainers;
     slc_list list = { .what = "parameter", .count = gives ? slc_plan_count(build->plan) : SIZE_MAX, .line = destination_line,
                       .context = build->plan, .extra = publishes ? destinations.data : NULL,
-                      .extra_length = publishes ? destinations.length : 0 };
+                      .extra_length = publishes ? destinations.length : 0,
+                      .readers = session->info.trainers };
     sluice_status status = slc_agree_on_list(session->group, "destination", &stages->mine, build->destination_digest, &list, &agreed,
                                              stages->deadline, error);
     if (status == SLUICE_OK && !session->is_worker) /* a rank that cannot read what was agreed says so in the next round */

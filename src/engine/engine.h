@@ -215,6 +215,7 @@ typedef struct slc_list {
     const void *context;
     const void *extra;
     size_t extra_length;
+    int32_t readers; /* ranks below this get the extra bytes; 0: all */
 } slc_list;
 
 /* Such an agreement: `digest` is over all of the lines, which are compared one by one only where it differs. */
