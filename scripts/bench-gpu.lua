@@ -106,6 +106,28 @@ local function number(value)
    return value and (value >= 1000 and "%.0f" or value >= 100 and "%.1f" or "%.3f"):format(value) or ""
 end
 
+-- How fast rows move, by their width: copy engines alone, and an update, which takes the kernel where that is faster.
+local function print_widths()
+   for _, row in ipairs(run.rows) do
+      if row.kind == "ours" and row.row_bytes and not row.skipped then
+         local engines = rate("limit_" .. row.name)
+         print(("rows of %4d bytes: %s GB/s by an update, %s by copy engines alone"):format(row.row_bytes, ("%5.1f"):format(rate(row.name)),
+            engines and ("%5.1f"):format(engines) or "not measured"))
+      end
+   end
+end
+
+local function print_products()
+   for _, row in ipairs(run.rows) do
+      if row.product_rows and not row.skipped then
+         local idle, busy = row.idle_tflops, row.busy_tflops
+         print(("%s: bfloat16, %d x 8192 by 8192 x 8192, cuBLAS: %.1f TFLOP/s alone (%.1f to %.1f), %.1f (%.1f to %.1f) meanwhile, without a "
+            .. "pause: %.3f"):format(row.name, row.product_rows, idle.median, idle.smallest, idle.largest, busy.median, busy.smallest, busy.largest,
+               busy.median / idle.median))
+      end
+   end
+end
+
 local function print_table(where, promised)
    print(("%s and %s (GPUs %d and %d of %d), driver %s, CUDA %s, NCCL %s, %s"):format(where.gpu[1], where.gpu[2], where.pair[1], where.pair[2],
       where.gpus, where.driver or "unknown", where.cuda, where.nccl or "none", where.date))
@@ -119,7 +141,7 @@ local function print_table(where, promised)
    for _, row in ipairs(run.rows) do
       if row.skipped and row.skipped ~= "not chosen" then
          print(("%-6s %-16s %-50s left out: %s"):format(row.kind, row.name, row.title, row.skipped))
-      elseif not row.skipped then
+      elseif not row.skipped and not row.row_bytes then
          local s = row.seconds
          line(row.kind, row.name, row.title, number(s.median * 1e3), number(s.smallest * 1e3), number(s.largest * 1e3),
             ("%.1f"):format(rate(row.name)),
@@ -136,14 +158,8 @@ local function print_table(where, promised)
          .. "(trainer), %.1f MB (worker)"):format(number(direct.whole_seconds.median * 1e3), direct.agree_us.median, direct.device_bytes[1] * 1e-6,
          direct.device_bytes[2] * 1e-6))
    end
-   for _, name in ipairs({ "product", "product_limit", "product_group" }) do
-      local product = by_name[name]
-      if product then
-         print(("%s: bfloat16, 8192 x 8192 x 8192 by cuBLAS: %.0f TFLOP/s alone (%.0f to %.0f), %.0f (%.0f to %.0f) meanwhile, without a pause")
-            :format(name, product.idle_tflops.median, product.idle_tflops.smallest, product.idle_tflops.largest, product.busy_tflops.median,
-               product.busy_tflops.smallest, product.busy_tflops.largest))
-      end
-   end
+   print_widths()
+   print_products()
    print("\npromised")
    for _, promise in ipairs(promised) do
       print(("   %-44s %9s  %s %-6s %s"):format(promise.what, number(promise.value), promise.bound, promise.wanted,

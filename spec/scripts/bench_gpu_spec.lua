@@ -46,6 +46,10 @@ describe("scripts/bench-gpu", function()
                source_bytes = whole, strided_bytes = whole - norms, narrowest_row = 8192 / parts }, list[name])
          end
          assert.equal(450 * 131072, list.lora.bytes)
+         for _, width in ipairs({ 16, 32, 64, 128, 256, 1024, 4096 }) do
+            assert.same({ workers = 2, parameters = 1, live_tensors = 2, pieces = 2, bytes = 2^30, live_bytes = 2^30, source_bytes = 2^30,
+               strided_bytes = 2^30, narrowest_row = width }, list["rows_" .. width])
+         end
       end
    end)
 
@@ -70,7 +74,8 @@ describe("scripts/bench-gpu", function()
          local why = ": this driver runs no kernels"
          assert.same({ "wire" .. why, "wire_half" .. why, "wire_lora" .. why, "broadcast" .. why, "group" .. why, "groups_of_32" .. why,
             "packed" .. why, "broadcast_lora" .. why, "group_lora" .. why, "held_direct" .. why, "held_replay" .. why, "held_half" .. why,
-            "product_limit" .. why, "product" .. why, "product_group" .. why, "packed_torch: it moves Llama-3-8B alone" }, left_out)
+            "product_limit" .. why, "product" .. why, "product_prefill" .. why, "product_batch" .. why, "product_decode" .. why,
+            "product_group" .. why, "packed_torch: it moves Llama-3-8B alone" }, left_out)
       end
    end)
 

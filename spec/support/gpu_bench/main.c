@@ -184,6 +184,10 @@ static void print_row(const options *o, const course *row, const work *w, const 
     }
     printf(",\"bytes\":%zu,\"tensors\":%zu,\"workers\":%d,\"wrong_words\":%" PRIu64 ",\"device_bytes\":[%zu,%zu]", w->moved,
            w->nparams, w->workers, out->wrong, out->device_bytes[TRAINER], out->device_bytes[WORKER]);
+    if (w->row_bytes > 0)
+        printf(",\"row_bytes\":%" PRId64, w->row_bytes);
+    if (row->run == product_run)
+        printf(",\"product_rows\":%d", product_rows(row->shape));
     for (series s = 0; s < SERIES; s++) {
         if (out->sample[s][0] <= 0)
             continue;

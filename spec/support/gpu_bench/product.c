@@ -1,7 +1,7 @@
 /*
  * product.c: what an update costs a worker that computes: the rate of bfloat16 matrix products (cuBLAS, found when the process
- * runs; 8192 x 8192 x 8192, random values) alone, and while one update after the other comes in; and the same with bare
- * copies or NCCL in the update's place.
+ * runs; random values) alone, and while one update after the other comes in; and the same with bare copies or NCCL in the
+ * update's place. Weights are read in turn from more memory than the GPU's cache holds, as the layers of a model are.
  */
 #include "rank.h"
 
@@ -9,7 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIDE_LENGTH = 8192, PRODUCTS = 150 };
+enum { SIDE_LENGTH = 8192, WEIGHTS = 8 };
+
+/* As many products as take about a quarter of a second on an H200. */
+static const struct {
+    int rows, products;
+} shapes[SHAPES] = { { SIDE_LENGTH, 160 }, { 2048, 640 }, { 256, 5000 }, { 16, 7000 } };
+
+int product_rows(product_shape shape)
+{
+    return shapes[shape].rows;
+}
 enum { R_16BF = 14, COMPUTE_32F = 68, NO_TRANSPOSE = 0, ANY_WAY = -1 }; /* cublas_api.h's, library_types.h's */
 
 typedef int (*create_function)(void **handle);
@@ -23,7 +33,7 @@ struct product {
     create_function create;
     set_stream_function set_stream;
     product_function multiply;
-    CUdeviceptr a, b, c;
+    CUdeviceptr weights[WEIGHTS], b, c;
     CUstream stream;
     CUevent began, ended;
 };
@@ -77,9 +87,10 @@ void product_open(rank *r, const course *row)
     row->open_beside(r, row);
     if (r->side == TRAINER || p->handle != NULL)
         return;
-    p->a = random_matrix(g, 1);
-    p->b = random_matrix(g, 2);
-    p->c = random_matrix(g, 3);
+    for (int i = 0; i < WEIGHTS; i++)
+        p->weights[i] = random_matrix(g, (uint64_t)i + 3);
+    p->b = random_matrix(g, 1);
+    p->c = random_matrix(g, 2);
     must(g, g->cuda.StreamCreate(&p->stream, CU_STREAM_NON_BLOCKING), "a stream");
     must(g, g->EventCreate(&p->began, CU_EVENT_DEFAULT), "an event");
     must(g, g->EventCreate(&p->ended, CU_EVENT_DEFAULT), "an event");
@@ -87,26 +98,26 @@ void product_open(rank *r, const course *row)
         die("cuBLAS does not start");
 }
 
-static void multiply_all(rank *r)
+static void multiply_all(rank *r, product_shape shape)
 {
     struct product *p = r->product;
     const float one = 1, zero = 0;
-    const int n = SIDE_LENGTH;
+    const int n = SIDE_LENGTH, height = shapes[shape].rows;
     must(&r->gpu, r->gpu.EventRecord(p->began, p->stream), "an event");
-    for (int i = 0; i < PRODUCTS; i++)
-        if (p->multiply(p->handle, NO_TRANSPOSE, NO_TRANSPOSE, n, n, n, &one, (void *)(uintptr_t)p->a, R_16BF, n,
+    for (int i = 0; i < shapes[shape].products; i++)
+        if (p->multiply(p->handle, NO_TRANSPOSE, NO_TRANSPOSE, n, height, n, &one, (void *)(uintptr_t)p->weights[i % WEIGHTS], R_16BF, n,
                         (void *)(uintptr_t)p->b, R_16BF, n, &zero, (void *)(uintptr_t)p->c, R_16BF, n, COMPUTE_32F, ANY_WAY) != 0)
             die("cublasGemmEx failed");
     must(&r->gpu, r->gpu.EventRecord(p->ended, p->stream), "an event");
 }
 
 /* TFLOP/s of the products between the two events. */
-static double rate(rank *r)
+static double rate(rank *r, product_shape shape)
 {
     float ms = 0;
     must(&r->gpu, r->gpu.EventSynchronize(r->product->ended), "matrix products");
     must(&r->gpu, r->gpu.EventElapsedTime(&ms, r->product->began, r->product->ended), "matrix products");
-    return 2.0 * SIDE_LENGTH * SIDE_LENGTH * SIDE_LENGTH * PRODUCTS / (double)ms * 1e-9;
+    return 2.0 * SIDE_LENGTH * SIDE_LENGTH * shapes[shape].rows * shapes[shape].products / (double)ms * 1e-9;
 }
 
 /* They follow one another until the products are done; the seconds are those of the first, which has them for company all the way. */
@@ -114,9 +125,9 @@ double product_run(rank *r, const course *row, outcome *out, int sample)
 {
     double idle = 0, first = 0;
     if (r->side == WORKER) {
-        multiply_all(r);
-        idle = rate(r);
-        multiply_all(r);
+        multiply_all(r, row->shape);
+        idle = rate(r, row->shape);
+        multiply_all(r, row->shape);
     }
     for (bool again = true, counted = false; again; counted = true) {
         double seconds = row->beside(r, row, out, sample);
@@ -129,7 +140,7 @@ double product_run(rank *r, const course *row, outcome *out, int sample)
     }
     if (r->side == WORKER && sample >= 0) {
         out->sample[RATE_IDLE][sample] = idle;
-        out->sample[RATE_BUSY][sample] = rate(r);
+        out->sample[RATE_BUSY][sample] = rate(r, row->shape);
     }
     return first;
 }

@@ -8,7 +8,7 @@
 #include "gpu.h"
 
 enum { TRAINER, WORKER, SIDES };
-enum { MOST_SAMPLES = 100, MOST_ROWS = 32, MOST_LANES = 1 + MOST_WORKERS };
+enum { MOST_SAMPLES = 100, MOST_ROWS = 64, MOST_LANES = 1 + MOST_WORKERS };
 
 /* What a row measures in each sample, beside its own seconds. */
 typedef enum series { SECONDS, WHOLE, ISSUE_US, AGREE_US, RATE_IDLE, RATE_BUSY, SERIES } series;
@@ -66,6 +66,9 @@ typedef struct rank {
     struct product *product;
 } rank;
 
+/* Rows of activations that are multiplied by matrices of 8192 x 8192: many, and arithmetic is what takes time; few, and memory is. */
+typedef enum product_shape { SHAPE_SQUARE, SHAPE_PREFILL, SHAPE_BATCH, SHAPE_DECODE, SHAPES } product_shape;
+
 /* One row: what is measured. */
 typedef struct course {
     const char *name, *kind, *title;
@@ -81,6 +84,7 @@ typedef struct course {
     bool held; /* by a kernel that spins on every SM of both GPUs */
     bool to_limit; /* writes into the memory of bare copies */
     int variant;
+    product_shape shape; /* product_run */
 } course;
 
 static inline int course_place(const course *row) { return (int)row->work + (row->by_wire ? (int)WORKS : 0); }
@@ -111,6 +115,7 @@ enum { PEERS_BROADCAST, PEERS_GROUP, /* variants, as those of limit.c */ PEERS_G
 /* product.c */
 const char *product_missing(rank *r);
 void product_open(rank *r, const course *row);
+int product_rows(product_shape shape);
 double product_run(rank *r, const course *row, outcome *out, int sample);
 const char *kernels_missing(rank *r);
 

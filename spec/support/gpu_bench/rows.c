@@ -29,6 +29,9 @@ static const char *both_missing(rank *r)
 #define BUSY .kind = "busy", .missing = kernels_missing, .open = ours_open, .run = ours_run, .held = true
 
 #define PRODUCT .kind = "busy", .work = WORK_DIRECT, .open = product_open, .run = product_run
+#define ROWS(bytes) \
+    { .name = "limit_rows_" #bytes, .title = "one box of rows of " #bytes " bytes", .work = WORK_ROWS_##bytes, LIMIT, .variant = LIMIT_BATCH }, \
+        { .name = "rows_" #bytes, .title = "rows of " #bytes " bytes", .work = WORK_ROWS_##bytes, OURS },
 
 const course rows[] = {
     { .name = "limit_one", .title = "one copy of as many bytes", .work = WORK_DIRECT, LIMIT },
@@ -44,6 +47,7 @@ const course rows[] = {
     { .name = "replay", .title = "every parameter in place, replayed", .work = WORK_DIRECT, OURS, .variant = OURS_REPLAYED },
     { .name = "replay_half", .title = "halved rows, replayed", .work = WORK_HALF, OURS, .variant = OURS_REPLAYED },
     { .name = "replay_lora", .title = "small tensors, replayed", .work = WORK_LORA, OURS, .variant = OURS_REPLAYED },
+    WORK_ROWS_LIST(ROWS)
     { .name = "wire", .title = "every parameter in place, by NCCL", .work = WORK_DIRECT, WIRE, .missing = wire_missing },
     { .name = "wire_half",
       .title = "every matrix's rows halved, by NCCL, 2 ranks on the GPU",
@@ -90,6 +94,27 @@ const course rows[] = {
       .missing = product_missing,
       .open_beside = ours_open,
       .beside = ours_run },
+    { .name = "product_prefill",
+      .title = "in place while the worker multiplies 2048 rows",
+      PRODUCT,
+      .missing = product_missing,
+      .open_beside = ours_open,
+      .beside = ours_run,
+      .shape = SHAPE_PREFILL },
+    { .name = "product_batch",
+      .title = "in place while the worker multiplies 256 rows",
+      PRODUCT,
+      .missing = product_missing,
+      .open_beside = ours_open,
+      .beside = ours_run,
+      .shape = SHAPE_BATCH },
+    { .name = "product_decode",
+      .title = "in place while the worker multiplies 16 rows",
+      PRODUCT,
+      .missing = product_missing,
+      .open_beside = ours_open,
+      .beside = ours_run,
+      .shape = SHAPE_DECODE },
     { .name = "product_group",
       .title = "ncclSend and ncclRecv while the worker multiplies",
       PRODUCT,

@@ -9,14 +9,20 @@
 enum { ALIGN = 512 };
 
 static const model models[] = {
-    { "Llama-3-8B", 4096, 14336, 32, 8, 128256, 32, 450, 128 << 10 },
-    { "tiny", 512, 1024, 8, 2, 1000, 2, 20, 4096 },
+    { "Llama-3-8B", 4096, 14336, 32, 8, 128256, 32, 450, 128 << 10, 1 << 30 },
+    { "tiny", 512, 1024, 8, 2, 1000, 2, 20, 4096, 1 << 17 },
 };
 
 static const struct {
     const char *name;
     int workers;
-} kinds[WORKS] = { { "direct", 1 }, { "half", 2 }, { "eighth", 8 }, { "fused", 1 }, { "lora", 1 } };
+    int64_t row_bytes;
+} kinds[WORKS] = {
+    { "direct", 1, 0 }, { "half", 2, 0 }, { "eighth", 8, 0 }, { "fused", 1, 0 }, { "lora", 1, 0 },
+#define KIND_OF_ROWS(bytes) { "rows_" #bytes, 2, bytes },
+    WORK_ROWS_LIST(KIND_OF_ROWS)
+#undef KIND_OF_ROWS
+};
 
 void *need(void *block)
 {
@@ -141,7 +147,7 @@ static void add_lives(work *w, bool fuses)
 
 work work_make(work_id id, const model *m)
 {
-    work w = { .name = kinds[id].name, .workers = kinds[id].workers, .rules = id == WORK_FUSED ? "llama" : NULL };
+    work w = { .name = kinds[id].name, .workers = kinds[id].workers, .row_bytes = kinds[id].row_bytes, .rules = id == WORK_FUSED ? "llama" : NULL };
     size_t most = (size_t)(id == WORK_LORA ? m->adapters : 9 * m->layers + 3), workers = (size_t)w.workers;
     w.param = need(calloc(most, sizeof *w.param));
     w.live = need(calloc(most * workers, sizeof *w.live));
@@ -149,6 +155,8 @@ work work_make(work_id id, const model *m)
     w.names = need(calloc(most, sizeof *w.names));
     if (id == WORK_LORA)
         add_adapters(&w, m);
+    else if (w.row_bytes > 0)
+        add_param(&w, NULL, -1, "matrix.weight", m->matrix_bytes / w.row_bytes / w.workers, w.row_bytes * w.workers / WORK_ELEMENT);
     else
         add_params(&w, m);
     add_lives(&w, id == WORK_FUSED);

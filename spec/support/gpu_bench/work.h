@@ -12,12 +12,18 @@
 
 enum { WORK_ELEMENT = 2, MOST_WORKERS = 8 };
 
-typedef enum work_id { WORK_DIRECT, WORK_HALF, WORK_EIGHTH, WORK_FUSED, WORK_LORA, WORKS } work_id;
+/* X(bytes): widths of rows that are measured one by one. */
+#define WORK_ROWS_LIST(X) X(16) X(32) X(64) X(128) X(256) X(1024) X(4096)
+
+#define WORK_ROWS_ID(bytes) WORK_ROWS_##bytes,
+typedef enum work_id { WORK_DIRECT, WORK_HALF, WORK_EIGHTH, WORK_FUSED, WORK_LORA, WORK_ROWS_LIST(WORK_ROWS_ID) WORKS } work_id;
+#undef WORK_ROWS_ID
 
 typedef struct model {
     const char *name;
     int64_t hidden, intermediate, heads, kv_heads, vocabulary, layers;
     int64_t adapters, adapter_bytes; /* of WORK_LORA */
+    int64_t matrix_bytes; /* of each WORK_ROWS: one matrix, every row cut in two */
 } model;
 
 typedef struct param {
@@ -43,6 +49,7 @@ typedef struct piece {
 typedef struct work {
     const char *name;
     int workers; /* ranks, all on one GPU */
+    int64_t row_bytes; /* of a WORK_ROWS; else 0 */
     param *param;
     size_t nparams;
     live *live;

@@ -12,8 +12,8 @@
 
 enum { WORD = sizeof(uint64_t) };
 /* Copies in the first launch to a worker, and how many times as many in the next: the GPU gets to work early, and few launches
-   cost the host little. */
-enum { FIRST = 32, GROWTH = 4, MOST = FIRST * GROWTH * GROWTH };
+   cost the host little. What the kernel carries costs the host next to nothing each, and the GPU something for each launch. */
+enum { FIRST = 32, GROWTH = 4, MOST = FIRST * GROWTH * GROWTH, MOVES_FOR_A_COPY = 8 };
 
 /* Until all that was put on a stream is done. */
 static sluice_status await_stream(slc_transport *transport, CUstream stream, const char *what, int32_t rank, slc_wait *wait,
@@ -151,7 +151,7 @@ static sluice_status send_to(slc_transport *transport, slc_nccl_peer *peer, uint
     if (begin == end || !peer->landing[begin].staged) {
         for (uint32_t i = begin; i < end; i++)
             queue(peer, &peer->landing[i], source);
-        if (slc_copies_count(&peer->copies) + peer->end_move - peer->first_move < peer->enough)
+        if (slc_copies_count(&peer->copies) + (peer->end_move - peer->first_move) / MOVES_FOR_A_COPY < peer->enough)
             return SLUICE_OK;
         peer->enough = peer->enough < MOST ? peer->enough * GROWTH : MOST;
         return launch(transport, peer, 0, 0, error);

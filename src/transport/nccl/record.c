@@ -160,6 +160,13 @@ static void clear(const slc_transport *transport, slc_record *record)
     slc_release(record);
 }
 
+/* Whether the last launch is of the kernel alone, and so is what comes behind it: then it is one launch. */
+static bool goes_on(const slc_sending *to, const slc_nccl_peer *peer)
+{
+    const slc_launch *last = to->count == 0 ? NULL : &to->launch[to->count - 1];
+    return last != NULL && slc_copies_count(&last->copies) == 0 && slc_copies_count(&peer->copies) == 0 && last->end_move == peer->first_move;
+}
+
 sluice_status slc_record_take(slc_record *record, slc_nccl_peer *peer, sluice_error *error)
 {
     slc_sending *to = record->to;
@@ -169,6 +176,11 @@ sluice_status slc_record_take(slc_record *record, slc_nccl_peer *peer, sluice_er
         record->to[record->nto++].peer = peer;
     if (slc_copies_count(&peer->copies) == 0 && peer->first_move == peer->end_move)
         return SLUICE_OK;
+    if (goes_on(to, peer)) {
+        to->launch[to->count - 1].end_move = peer->end_move;
+        peer->first_move = peer->end_move;
+        return SLUICE_OK;
+    }
     if (to->count == to->capacity) {
         size_t capacity = to->capacity == 0 ? 4 : to->capacity * 2;
         slc_launch *grown = slc_reallocate(to->launch, capacity * sizeof *grown);
