@@ -24,7 +24,7 @@ cost.parameters = {
    { "ranks_per_gpu", 1, "Ranks that share a GPU.", whole = true },
    { "link_domain", 8, "GPUs that reach each other by NVLink.", whole = true },
    { "node", 8, "GPUs that share the network cards of a node.", whole = true },
-   { "link_gb_s", 388, "GB/s of a GPU's link, each direction, by copy engines (measured: H200, NV18)." },
+   { "link_gb_s", 395, "GB/s of a GPU's link, each direction, by copy engines (measured: H200, NV18, in batches)." },
    { "nccl_gb_s", 372, "The same by NCCL's kernels (measured there)." },
    { "nic_gb_s", 400, "GB/s of a node's network cards together, each direction (eight of 400 Gb/s, not measured)." },
    { "copy_us", 0.54, "What a copy of a batch adds (measured: 450 copies of 128 KiB)." },
