@@ -12,15 +12,24 @@ end
 describe("rendezvous", function()
    control.open()
    local status = control.status
-   local listener, port
+   local listener, port, gate
 
    before_each(function()
       listener, port = world.listen()
+      gate = world.gate()
    end)
 
    after_each(function()
       unistd.close(listener)
+      gate.close()
    end)
+
+   -- Rank 1 of a world of 2 comes when somebody else has come and opened the gate.
+   local function pass(child)
+      if child == 1 then
+         gate.pass()
+      end
+   end
 
    -- Joins as options say, on this case's port, and agrees once when that worked.
    local function join(options)
@@ -148,9 +157,10 @@ describe("rendezvous", function()
                control.send(fd, bytes)
                local frame = control.read_frame(fd, 5)
                local said = frame and control.read_error(frame.payload)
+               gate.open()
                return {frame = frame and {version = frame.version, type = frame.type}, said = said}
             end
-            sleep(child == 1 and 150 or 0)
+            pass(child)
             return join({rank = child, world = 2})
          end)
          all_agree(results, 0, 1)
@@ -174,9 +184,11 @@ describe("rendezvous", function()
       it("a real rank with another world size", function()
          local results = world.run(3, function(child)
             if child == 2 then
-               return join({rank = 1, world = 3})
+               local refused = join({rank = 1, world = 3})
+               gate.open()
+               return refused
             end
-            sleep(child == 1 and 150 or 0)
+            pass(child)
             return join({rank = child, world = 2})
          end)
          all_agree(results, 0, 1)
@@ -208,9 +220,10 @@ describe("rendezvous", function()
                   local fd = control.connect(port)
                   case[2](fd)
                   control.read(fd, nil, 5)
+                  gate.open()
                   return {}
                end
-               sleep(child == 1 and 150 or 0)
+               pass(child)
                local log = {}
                local result = join({rank = child, world = 2, log = log})
                result.log = control.tidy(table.concat(log, "\n"))
@@ -350,9 +363,12 @@ describe("rendezvous", function()
             control.send(fd, control.join_frame({rank = 1, world = 3}))
             sleep(200)
             unistd.close(fd)
+            gate.open(2)
             return {}
          end
-         sleep(({[0] = 0, 400, 600})[child])
+         if child > 0 then
+            gate.pass()
+         end
          local log = {}
          local result = join({rank = child, world = 3, log = log})
          result.log = control.tidy(table.concat(log, "\n"))
@@ -375,17 +391,23 @@ describe("rendezvous", function()
    end)
 
    it("gives the place at once to a claimant that waits while the first one goes", function()
+      local rest = world.gate()
       local results = world.run(5, function(child)
          if child == 4 then
             local fd = control.connect(port)
             control.send(fd, control.join_frame({rank = 1, world = 4}))
+            gate.open()
             sleep(400)
             unistd.close(fd)
+            rest.open(2)
             return {}
          end
-         sleep(({[0] = 0, 200, 800, 900})[child])
+         if child > 0 then
+            (child == 1 and gate or rest).pass()
+         end
          return join({rank = child, world = 4})
       end)
+      rest.close()
       all_agree(results, 0, 3)
    end)
 
@@ -398,9 +420,10 @@ describe("rendezvous", function()
             local second = control.connect(port)
             control.send(second, control.join_frame({rank = 1, world = 3}))
             local _, ended = control.read(first, nil, 5)
+            gate.open()
             return {first_ended = ended, frame = control.read_frame(second, 5).type}
          end
-         sleep(child == 1 and 300 or 0)
+         pass(child)
          local group = control.join({rank = ({[0] = 0, 2})[child], world = 3, port = port, listen_fd = listener})
          return {joined = group ~= nil}
       end)

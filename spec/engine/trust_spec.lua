@@ -292,7 +292,7 @@ describe("a key", function()
    it("on rank 0 alone is missed by name on the others", function()
       local path = key_file()
       local results = run({each = function(rank)
-         return {key_file = rank == 0 and path or nil, timeouts = {connect = rank == 0 and 1 or nil}}
+         return {key_file = rank == 0 and path or nil, timeouts = {connect = rank == 0 and 2 or nil}}
       end}, function(self, _, port)
          return outcome(self, self.init, init_info(port))
       end)
@@ -300,7 +300,7 @@ describe("a key", function()
       for rank = 1, 3 do
          assert.equal("rendezvous: refused: it has no key, and rank 0 has one", results[rank].text)
       end
-      assert.equal("rendezvous: 1 of 4 ranks came within 1 s: rank 0; missing: ranks 1-3; rank 0 listens on 127.0.0.1:PORT; 3 connections "
+      assert.equal("rendezvous: 1 of 4 ranks came within 2 s: rank 0; missing: ranks 1-3; rank 0 listens on 127.0.0.1:PORT; 3 connections "
          .. "were turned away, the last: 127.0.0.1:PORT: it has no key, and rank 0 has one", results[0].text)
    end)
 
@@ -344,7 +344,7 @@ describe("a key", function()
    it("and the unique id are in no error, plan, report or log, at any level #1.11", function()
       local path, log = key_file(), {}
       local OTHER, OTHER_BASE64 = ("Z"):rep(127) .. "Q", ("Wlpa"):rep(42) .. "WlE="
-      local results = run({engine = {key_file = path, log = log}}, function(self, rank, port)
+      local results = run({engine = {key_file = path, log = log, beat_s = 1}}, function(self, rank, port)
          self:init(init_info(port))
          local texts = {(require("cjson").encode(self:plan(true)))}
          self:start()
@@ -449,7 +449,7 @@ describe("deadlines", function()
    it("of connect ends the wait for a rank that never comes, and names it #2.12", function()
       local fd, port = world.listen()
       local results = world.run(2, function(rank)
-         local self = make(rank, fd, {timeouts = {connect = 0.5}})
+         local self = make(rank, fd, {timeouts = {connect = 1.5}})
          local result = outcome(self, self.init, init_info(port))
          self:destroy()
          return result
@@ -457,7 +457,7 @@ describe("deadlines", function()
       unistd.close(fd)
       for rank = 0, 1 do
          assert.equal("deadline passed", results[rank].status)
-         assert.equal("rendezvous: 2 of 4 ranks came within 0.5 s: ranks 0, 1; missing: ranks 2, 3; rank 0 listens on 127.0.0.1:PORT",
+         assert.equal("rendezvous: 2 of 4 ranks came within 1.5 s: ranks 0, 1; missing: ranks 2, 3; rank 0 listens on 127.0.0.1:PORT",
             results[rank].text)
       end
    end)

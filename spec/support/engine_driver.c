@@ -18,6 +18,7 @@
 #include "driver.h"
 #include "sluice.h"
 
+#include <arpa/inet.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -29,7 +30,7 @@
 #include <unistd.h>
 
 static const char PARAMS[] =
-    "{\"schema_version\":2,\"master_address\":\"127.0.0.1\",\"master_port\":%d,\"rank_offset\":1,\"world_size\":2,"
+    "{\"schema_version\":2,\"master_address\":\"%s\",\"master_port\":%d,\"rank_offset\":1,\"world_size\":2,"
     "\"dst_mesh_dims\":[1,1],\"params\":["
     "{\"name\":\"a.weight\",\"dtype_name\":\"float32\",\"shape\":[4,6],\"src_mesh_dims\":[1,1],\"src_placements\":null},"
     "{\"name\":\"b.bias\",\"dtype_name\":\"float32\",\"shape\":[3],\"src_mesh_dims\":[1,1],\"src_placements\":null}]}";
@@ -193,10 +194,15 @@ static bool together(life pair[2], sluice_status (*take)(life *self))
     return true;
 }
 
-static int listener(int *port)
+/*
+ * A port of an address that other processes have not: a worker of theirs that still looks for a trainer that is gone would join
+ * this one, where it got the same port.
+ */
+static int listener(char text[INET_ADDRSTRLEN], int *port)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7F000001U | ((uint32_t)getpid() & 0xFFFF) << 8) };
     socklen_t length = sizeof address;
+    inet_ntop(AF_INET, &address.sin_addr, text, INET_ADDRSTRLEN);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 8) != 0
         || getsockname(fd, (struct sockaddr *)&address, &length) != 0)
@@ -208,9 +214,9 @@ static int listener(int *port)
 /* A trainer and a worker that know where to meet; what they hold of it is for part. */
 static bool meet(life pair[2], life_kind kind, double timeout_s, char *why, size_t size)
 {
-    int port = 0, fd = listener(&port);
-    char text[sizeof PARAMS + 16], *sealed = NULL;
-    snprintf(text, sizeof text, PARAMS, port);
+    char address[INET_ADDRSTRLEN], text[sizeof PARAMS + INET_ADDRSTRLEN + 16], *sealed = NULL;
+    int port = 0, fd = listener(address, &port);
+    snprintf(text, sizeof text, PARAMS, address, port);
     sluice_error error = SLUICE_ERROR_INIT;
     if (fd < 0 || sluice_seal_init_info(text, strlen(text), &sealed, &error) != SLUICE_OK)
         return snprintf(why, size, "set-up failed: %s", error.text), false;

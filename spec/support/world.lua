@@ -101,6 +101,25 @@ function world.sleep(seconds)
    end
 end
 
+--- A gate between processes that are forked later: pass() waits until another one has called open(), for `passes` of them at most.
+-- So that what comes second comes second on a busy machine, too.
+function world.gate()
+   local reader, writer = unistd.pipe()
+   local gate = {}
+   function gate.open(passes)
+      unistd.write(writer, ("."):rep(passes or 1))
+   end
+   function gate.pass()
+      assert(poll.rpoll(reader, 20000) == 1, "nobody opened the gate within 20 s")
+      unistd.read(reader, 1)
+   end
+   function gate.close()
+      unistd.close(reader)
+      unistd.close(writer)
+   end
+   return gate
+end
+
 --- Goes through the memory of a process that a core dump would show: from and to, as numbers.
 function world.dumped(pid)
    local regions, from, to, readable = {}, nil, nil, nil
