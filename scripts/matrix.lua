@@ -36,7 +36,7 @@ local function number_of(name, text)
    return number
 end
 
-local words = { transport = { host = true, nccl = true }, form = { ["sluice/1"] = true, ["2"] = true } }
+local words = { transport = { host = true, nccl = true, m2n = true }, form = { ["sluice/1"] = true, ["2"] = true } }
 
 local function read_arguments()
    local i = 2

@@ -45,8 +45,8 @@ describe("deployment.check()", function()
    end)
 
    it("keeps what is given", function()
-      local changes = { rules = "qwen3_moe", transport = "nccl", road = "wire", no_sm = true, staging_slots = 3, updates = 5, batches = 7,
-         timeout_s = 0.5, timeouts = { connect = 3, update = 0.5 }, beat_s = 0.05,
+      local changes = { rules = "qwen3_moe", transport = "nccl", road = "wire", no_sm = true, mix = true, grouped = true,
+         staging_slots = 3, updates = 5, batches = 7, timeout_s = 0.5, timeouts = { connect = 3, update = 0.5 }, beat_s = 0.05,
          host = { finalizes_modules = true, quantization = "fp8", depth = 3 } }
       local checked = deployment.check(plain(changes))
       for key, value in pairs(changes) do
@@ -69,9 +69,9 @@ describe("deployment.check()", function()
       { "a value that is no table", 3, "the file gives 3; it must give a table with model, trainer and worker" },
       { "an unknown key", plain({ modle = {} }), 'the table has the unknown key "modle": did you mean model?' },
       { "an unknown key like no other", plain({ frobnication = 1 }), 'the table has the unknown key "frobnication"; known are model, '
-         .. "trainer, worker, rules, transport, road, no_sm, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
+         .. "trainer, worker, rules, transport, road, no_sm, mix, grouped, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
       { "a list item among the keys", plain({ [1] = "llama" }), "the table has the unknown key 1; known are model, "
-         .. "trainer, worker, rules, transport, road, no_sm, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
+         .. "trainer, worker, rules, transport, road, no_sm, mix, grouped, staging_slots, updates, batches, timeout_s, timeouts, beat_s and host" },
       { "no model", { trainer = mesh, worker = mesh }, "model is missing" },
       { "no trainer", { model = {}, worker = mesh }, "trainer is missing" },
       { "no worker", { model = {}, trainer = mesh }, "worker is missing" },

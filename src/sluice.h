@@ -47,8 +47,9 @@
  * next call says. Calls may start threads that end with them; only the look-up of a host name may outlive its call, so that
  * dlclose leaves the library mapped. No signal is delivered to these threads. A process that forks must not use the engine
  * in the child. Variables of the environment that it reads: SLUICE_RULES_PATH, XDG_DATA_HOME and HOME (see options.rules);
- * with a GPU transport SLUICE_CUDA_PLUGIN, SLUICE_NCCL_LIBRARY (which files these are), SLUICE_WIRE_BYTES, and those of NCCL's
- * that must be the same on every rank, to compare them.
+ * with a GPU transport SLUICE_CUDA_PLUGIN, SLUICE_NCCL_LIBRARY, SLUICE_M2N_LIBRARY (which files these are; for the last also
+ * VIRTUAL_ENV and CONDA_PREFIX), SLUICE_WIRE_BYTES, and those of NCCL's and nccl_m2n's that must be the same on every rank, to
+ * compare them.
  *
  * Versions. A change of the first number, or below 1.0 of the second, may break hosts and changes the library's soname;
  * other releases only add. So that they can, structs that a host gives begin with their size, as the initialisers say it:
@@ -189,8 +190,9 @@ typedef struct sluice_timeouts {
  *                one of: each absolute path in SLUICE_RULES_PATH (colons between them), $XDG_DATA_HOME/sluice/rules (or
  *                ~/.local/share/sluice/rules), share/sluice/rules of the installation; else a family in the library ("llama").
  *                A file there that anyone may write, or in a folder that anyone may, is refused. NULL: the default resolver
- *   transport    "host" (memory of this machine's processes) or "nccl" (memory of its GPUs; live tensors, sources and what
- *                load_weights gets are device pointers, all of a rank's on one GPU); NULL means "host"
+ *   transport    "host" (memory of this machine's processes), "nccl" (memory of GPUs; live tensors, sources and what
+ *                load_weights gets are device pointers, all of a rank's on one GPU) or "m2n" (the same by NVIDIA's nccl_m2n,
+ *                which knows even shards of 1 to 3 dims over one or two mesh axes; one rank a process); NULL means "host"
  *   timeout_s    the deadline of every wait, in seconds; 0 means 300
  *   listen_fd    rank 0 only: a listening TCP socket to take over instead of binding master_port; -1 for none. The engine closes it.
  *   staging_slots  full tensors that can be in flight or kept at once on a worker, at least 2; 0 means 2
@@ -204,12 +206,15 @@ typedef struct sluice_timeouts {
  *                rank they are
  *   key_fd       the same from a descriptor, read to its end (a file: from its beginning) and closed by create, also when
  *                create fails; -1 for none
- *   stream       transport nccl: the host's CUDA stream (cudaStream_t or CUstream; the legacy default stream is (void *)1) on
+ *   stream       transports nccl and m2n: the host's CUDA stream (cudaStream_t or CUstream; the legacy default stream is (void *)1) on
  *                the GPU of its tensors, with which updates are ordered: see Streams at sluice_update. It must live until
  *                shutdown. NULL: none
  *   no_sm        transport nccl: 1 leaves everything to copy engines, which hold no SM. Else a trainer's GPU may run a kernel
  *                for short rows and many small pieces, where that shortens an update; sluice_plan_json's sent_by tells how much.
  *                A rule's conversion is a kernel's: with no_sm, init refuses it
+ *   mix          transport m2n, the same on every rank: 1 lets transport nccl carry the parameters that nccl_m2n cannot, by
+ *                the road that is asked for; else init refuses them, by name and reason
+ *   grouped      transport m2n, the same on every rank: 1 gives the library a batch's reshards as one group, else one by one
  *   insecure_control  true allows connections between ranks without a key off the loopback interface: anyone who reaches
  *                rank 0's port can then join as a rank
  */
@@ -230,12 +235,14 @@ typedef struct sluice_options {
     bool insecure_control;
     void *stream;
     int no_sm;
+    int mix;
+    int grouped;
 } sluice_options;
 
 #define SLUICE_TIMEOUTS_INIT { 0, 0, 0, 0, 0, { 0, 0, 0 } }
 /* In the order of the fields; what is not 0 or NULL: listen_fd -1, the callbacks, key_fd -1. */
 #define SLUICE_OPTIONS_INIT                                                                                            \
-    { sizeof(sluice_options), 0, NULL, NULL, NULL, 0, -1, 0, SLUICE_CALLBACKS_INIT, SLUICE_TIMEOUTS_INIT, 0, NULL, -1, false, NULL, 0 }
+    { sizeof(sluice_options), 0, NULL, NULL, NULL, 0, -1, 0, SLUICE_CALLBACKS_INIT, SLUICE_TIMEOUTS_INIT, 0, NULL, -1, false, NULL, 0, 0, 0 }
 
 /* X(NAME, text) */
 #define SLUICE_STATE_LIST(X) X(NEW, "new") X(READY, "ready") X(UPDATING, "updating") X(FAILED, "failed")

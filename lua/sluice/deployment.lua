@@ -16,15 +16,15 @@ local MAX_RANKS = 2 ^ 31 - 1
 local LONGEST_TIMEOUT_S, LEAST_BEAT_S, LONGEST_BEAT_S, MAX_SLOTS = 86400, 0.05, 3600, 1024 -- as the engine has them
 
 local keys = {
-   "model", "trainer", "worker", "rules", "transport", "road", "no_sm", "staging_slots", "updates", "batches", "timeout_s", "timeouts",
-   "beat_s", "host",
+   "model", "trainer", "worker", "rules", "transport", "road", "no_sm", "mix", "grouped", "staging_slots", "updates",
+   "batches", "timeout_s", "timeouts", "beat_s", "host",
 }
 local phases = { "connect", "agree", "update", "finish", "shutdown" }
 local part_keys = { trainer = { "mesh", "expert_mesh" }, worker = { "mesh", "expert_mesh", "dtype" } }
 local landed_dtypes = { "bfloat16", "float16", "float32" }
 local trainer_axes = { "dp", "fsdp", "pp", "cp", "tp", "ep" }
 local worker_axes = { "dp", "pp", "tp", "ep" }
-local roads = { host = { "map", "pull", "ring" }, nccl = { "link", "wire" } }
+local roads = { host = { "map", "pull", "ring" }, nccl = { "link", "wire" }, m2n = { "link", "wire" } }
 
 local function axis_of(entry, path, known, seen)
    if type(entry) ~= "table" or #entry ~= 2 then
@@ -141,6 +141,7 @@ local function checked(raw)
       transport = raw.transport == nil and "host" or check.text(raw.transport, "transport", 64),
       rules = raw.rules ~= nil and check.text(raw.rules, "rules", 4096) or nil,
       no_sm = check.optional(raw.no_sm, "no_sm", "boolean"),
+      mix = check.optional(raw.mix, "mix", "boolean"), grouped = check.optional(raw.grouped, "grouped", "boolean"),
       road = raw.road ~= nil and check.one_of(raw.road, "road", roads[raw.transport] or roads.host) or nil,
       staging_slots = raw.staging_slots ~= nil and check.integer(raw.staging_slots, "staging_slots", 2, MAX_SLOTS) or nil,
       updates = raw.updates == nil and 1 or check.integer(raw.updates, "updates", 1, 1000000),

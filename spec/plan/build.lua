@@ -269,6 +269,7 @@ function Plan:fill_target(target, param, given, keep)
    local layout = build.layout(self.destination[given.mesh or ""], given.layout or {})
    keep[#keep + 1] = layout
    target.layout = layout
+   target.dtype = given.dtype and C.slc_dtype_find(given.dtype) or nil
    target.pad = "SLC_PAD_" .. (given.pad == true and "ZERO" or given.pad or "NONE")
 end
 

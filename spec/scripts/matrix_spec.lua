@@ -81,6 +81,18 @@ describe("scripts/matrix", function()
       end
    end)
 
+   it("moves worlds of 4 and 8 by nccl_m2n, and by nccl what that cannot express", function()
+      if built() then
+         local code, text = matrix("--json --world 4,8 --transport m2n --largest 120000", ("NCCL_MULTI_RANK_GPU_ENABLE=1 "
+            .. "SLUICE_M2N_LIBRARY=%s/spec/m2n/libnccl_m2n.so LD_LIBRARY_PATH=%s/spec/cuda"):format(folder, folder), "2>/dev/null")
+         assert.equal(0, code)
+         for _, move in ipairs(cjson.decode(text).moves) do
+            assert.is_nil(move.failure)
+            assert.truthy(move.roads["m2n"] or move.roads["m2n+link"])
+         end
+      end
+   end)
+
    it("prints a table, and what failed with its reason", function()
       local code, text = matrix("--world 4 --filter dtypes --form sluice/1")
       assert.equal(0, code)

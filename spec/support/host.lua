@@ -19,7 +19,7 @@ end
 --- options: rank, rules, road, timeout_s, timeouts, beat_s, listen_fd, key_file, key_fd, insecure_control, staging_slots,
 -- load_weights(host, next) -> status, reload_begin, reload_end; launch(host, recording) -> status;
 -- log, a list that gets "level text" of every line; memory(bytes),
--- where tensors lie (Lua's own memory); stream, a handle.
+-- where tensors lie (Lua's own memory); stream, a handle; mix, grouped.
 function host.create(options)
    local self = setmetatable({anchors = {}, kept = {}, memory = options.memory}, host)
    local given = ffi.new("sluice_options")
@@ -41,6 +41,7 @@ function host.create(options)
       end
    end
    given.stream = options.stream
+   given.mix, given.grouped = options.mix and 1 or 0, options.grouped and 1 or 0
    if options.load_weights then
       self.anchors.load = ffi.cast("sluice_status (*)(void *, sluice_weights *, sluice_error *)", function(_, weights, err)
          local tensor = ffi.new("const sluice_tensor *[1]")

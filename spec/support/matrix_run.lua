@@ -227,8 +227,9 @@ function run.rank(path, rank, report_fd)
    end
    return run.native.run_rank({
       rank = rank, trainers = move.trainers, workers = move.workers, params = params, live = rank >= move.trainers and live_of(move, rank) or nil,
-      init_info = told.init_info, host = "{}", rules = told.rules, transport = told.transport, road = told.road, timeout_s = TIMEOUT_S,
-      timeouts = {}, beat_s = BEAT_S, staging_slots = 0, updates = told.updates, batches = 3, listen_fd = rank == 0 and told.listener or -1,
+      init_info = told.init_info, host = "{}", rules = told.rules, transport = told.transport, road = told.road, mix = told.mix,
+      timeout_s = TIMEOUT_S, timeouts = {},
+      beat_s = BEAT_S, staging_slots = 0, updates = told.updates, batches = 3, listen_fd = rank == 0 and told.listener or -1,
       key_fd = -1, insecure_control = false, verify = true, ordinary = false,
    }, assert(run.native.report(report_fd)))
 end
@@ -245,7 +246,7 @@ end
 
 -- The plugin lies with the library, not with the interpreter that runs the ranks.
 local function environment_of(options)
-   local plugin = options.transport == "nccl" and not os.getenv("SLUICE_CUDA_PLUGIN")
+   local plugin = options.transport ~= "host" and not os.getenv("SLUICE_CUDA_PLUGIN")
    return plugin and { ("SLUICE_CUDA_PLUGIN=%s/libsluice_cuda.so"):format(options.build) } or {}
 end
 
@@ -281,7 +282,7 @@ function run.execute(move, options)
    local start, listener, port = native.monotonic(), native.listen(size)
    local rules = move.form ~= "2" and text_file(rules_of(move.cases)) or nil
    local told = assert(native.memfd(cjson.encode({ move = move, init_info = init_info(move, port), rules = rules, listener = listener,
-      transport = options.transport, road = options.road, updates = updates })))
+      transport = options.transport, road = options.road, mix = options.transport == "m2n", updates = updates })))
    local ranks = {}
    for rank = 0, size - 1 do
       ranks[rank + 1] = { arguments = { "scripts/matrix.lua", options.build, "--rank", tostring(rank), "/proc/self/fd/" .. told },

@@ -1,5 +1,5 @@
 --- A trainer and a worker with six parameters of 64 float32, for specs of the engine on any transport: in place where the
--- worker has live tensors, else through load_weights. On nccl their memory is that of a GPU which processors stand in for.
+-- worker has live tensors, else through load_weights. On nccl and m2n their memory is that of a GPU which processors stand in for.
 
 local cjson = require "cjson"
 local ffi = require "ffi"
@@ -98,7 +98,7 @@ function pair.run(body, options)
          unistd.close(fd)
       end
       local there, stream
-      if options.transport == "nccl" then
+      if options.transport == "nccl" or options.transport == "m2n" then
          if options.driver then
             stdlib.setenv("SLUICE_CUDA_ON_CPU_VERSION", options.driver)
          end
@@ -107,7 +107,7 @@ function pair.run(body, options)
       end
       local gives = rank == 0 and options.trainer or rank == 1 and options.worker
       local given = { rank = rank, listen_fd = rank == 0 and fd or nil, memory = there and there.memory, stream = gives and stream.handle or nil }
-      for _, key in ipairs({ "transport", "road", "load_weights", "launch", "staging_slots", "timeout_s", "beat_s", "rules" }) do
+      for _, key in ipairs({ "transport", "road", "load_weights", "launch", "staging_slots", "timeout_s", "beat_s", "rules", "mix", "grouped" }) do
          given[key] = options[key]
       end
       local self = host.create(given)

@@ -395,6 +395,8 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->transport = read_text(L, index, "transport", &job->arena);
     job->road = read_text(L, index, "road", &job->arena);
     job->no_sm = read_flag(L, index, "no_sm");
+    job->mix = read_flag(L, index, "mix");
+    job->grouped = read_flag(L, index, "grouped");
     job->host = read_text(L, index, "host", &job->arena);
     job->allow_attach = read_text(L, index, "allow_attach", &job->arena);
     job->save = read_text(L, index, "save", &job->arena);

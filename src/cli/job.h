@@ -72,7 +72,7 @@ typedef struct slc_job {
     slc_rule_text *file; /* rule files that need not be on disk */
     size_t nfiles;
     const char *rules, *transport, *road; /* NULL: the engine's default */
-    bool no_sm;
+    bool no_sm, mix, grouped;
     double timeout_s;
     sluice_timeouts timeouts;
     uint32_t staging_slots; /* 0: the engine's default */

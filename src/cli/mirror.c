@@ -37,7 +37,7 @@ static sluice_status open_gpu(slc_mirror *mirror, const slc_job *job, sluice_err
 sluice_status slc_mirror_make(slc_mirror *mirror, const slc_job *job, unsigned char *here, size_t bytes, sluice_error *error)
 {
     *mirror = (slc_mirror){ .here = here, .there = here, .bytes = bytes };
-    if (job->transport == NULL || strcmp(job->transport, "nccl") != 0 || bytes == 0)
+    if (!slc_transport_on_gpus(job->transport) || bytes == 0)
         return SLUICE_OK;
     void *there = NULL;
     sluice_status status = open_gpu(mirror, job, error);

@@ -83,6 +83,8 @@ static sluice_status make(rank *r, sluice_error *error)
     options.transport = job->transport;
     options.road = job->road;
     options.no_sm = job->no_sm;
+    options.mix = job->mix;
+    options.grouped = job->grouped;
     options.timeout_s = job->timeout_s;
     options.timeouts = job->timeouts;
     options.listen_fd = job->listen_fd;

@@ -148,6 +148,8 @@ static sluice_status open_transport(const slc_stages *stages, sluice_error *erro
                                     .stream = engine->options.stream,
                                     .keep = &engine->keep,
                                     .no_sm = engine->options.no_sm != 0,
+                                    .mix = engine->options.mix != 0,
+                                    .grouped = engine->options.grouped != 0,
                                     .max_cta = session->info.max_cta,
                                     .log = engine->log };
     return build->ops->open(&config, &build->transport, error);

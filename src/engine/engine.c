@@ -108,8 +108,8 @@ static sluice_status check_options(const sluice_options *options, sluice_error *
     const char *known;
     if (options->transport != NULL && !slc_transport_known(options->transport, &known))
         return slc_fail(error, SLUICE_UNSUPPORTED, "create", "options.transport (%.80s) must be one of: %s", options->transport, known);
-    if (options->stream != NULL && (options->transport == NULL || strcmp(options->transport, "nccl") != 0))
-        return slc_fail(error, SLUICE_INVALID, "create", "options.stream is a CUDA stream and wants options.transport \"nccl\"");
+    if (options->stream != NULL && !slc_transport_on_gpus(options->transport))
+        return slc_fail(error, SLUICE_INVALID, "create", "options.stream is a CUDA stream and wants options.transport \"nccl\" or \"m2n\"");
     return SLUICE_OK;
 }
 

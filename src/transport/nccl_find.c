@@ -58,6 +58,13 @@ static sluice_status find_present(slc_nccl_file *file, sluice_error *error)
     return SLUICE_OK;
 }
 
+bool slc_nccl_is_there(void)
+{
+    struct seen seen = { 0 };
+    (void)dl_iterate_phdr(see, &seen);
+    return seen.count > 0 || dlsym(RTLD_DEFAULT, "ncclGetVersion") != NULL;
+}
+
 /* ---- on disk ---- */
 
 static sluice_status load(const char *named, slc_nccl_file *file, sluice_error *error)

@@ -26,6 +26,9 @@ typedef struct slc_nccl_file {
  */
 sluice_status slc_nccl_find(const slc_log *log, slc_nccl_file *file, sluice_error *error);
 
+/* Whether the process has one already, so that slc_nccl_find would take that. */
+bool slc_nccl_is_there(void);
+
 /* The version as people say it, "2.28.9". */
 void slc_nccl_version_text(int version, char *text, size_t size);
 

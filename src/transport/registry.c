@@ -9,8 +9,13 @@
 
 bool slc_transport_known(const char *name, const char **known)
 {
-    *known = "host, nccl";
-    return strcmp(name, "host") == 0 || strcmp(name, "nccl") == 0;
+    *known = "host, nccl, m2n";
+    return strcmp(name, "host") == 0 || slc_transport_on_gpus(name);
+}
+
+bool slc_transport_on_gpus(const char *name)
+{
+    return name != NULL && (strcmp(name, "nccl") == 0 || strcmp(name, "m2n") == 0);
 }
 
 sluice_status slc_transport_find(const char *name, const slc_transport_ops **ops, sluice_error *error)
@@ -24,6 +29,6 @@ sluice_status slc_transport_find(const char *name, const slc_transport_ops **ops
     const sluice_cuda_plugin *plugin;
     sluice_status status = slc_cuda_plugin_find(&plugin, error);
     if (status == SLUICE_OK)
-        *ops = plugin->nccl;
+        *ops = strcmp(name, "m2n") == 0 ? plugin->m2n : plugin->nccl;
     return status;
 }

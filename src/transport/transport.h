@@ -50,6 +50,7 @@ typedef struct slc_transport_config {
     void *stream;                 /* of the host, see sluice_options; NULL where it gave none */
     slc_keep *keep;
     bool no_sm;                   /* GPUs: nothing by kernels, whose work is done by SMs */
+    bool mix, grouped;            /* m2n: nccl carries what it cannot; a batch's reshards are one group */
     int32_t max_cta;              /* blocks that a communicator's kernels may take; 0: its own choice */
     slc_log log;
 } slc_transport_config;
@@ -162,7 +163,9 @@ typedef struct slc_transport_ops {
 /* Whether there is a transport of that name; *known lists the names. Opens nothing. */
 bool slc_transport_known(const char *name, const char **known);
 
-/* The transport of that name; `nccl` is opened out of its plugin. */
+bool slc_transport_on_gpus(const char *name); /* NULL: the default, which is not */
+
+/* The transport of that name; those on GPUs are opened out of their plugin. */
 sluice_status slc_transport_find(const char *name, const slc_transport_ops **ops, sluice_error *error);
 
 #endif

@@ -33,3 +33,12 @@ sluice_status slc_wait_reason(slc_wait *wait, sluice_error *error)
     }
     return status;
 }
+
+slc_wait slc_wait_sooner(const slc_wait *wait)
+{
+    const double least = 0.5, part = 0.1;
+    double seconds = wait->deadline.seconds * part < least ? wait->deadline.seconds * part : least;
+    slc_wait own = *wait;
+    own.deadline.at_ns -= (int64_t)(seconds * 1e9);
+    return own;
+}

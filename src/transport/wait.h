@@ -16,6 +16,12 @@ typedef struct slc_wait {
 /* Cheap enough for every few microseconds; asks the watch every SLC_TICK_MS. TIMEOUT names what is done with which rank. */
 sluice_status slc_wait_tick(slc_wait *wait, const char *what, int32_t rank, sluice_error *error);
 
+/*
+ * Where all ranks of a step wait for each other, who is late cannot be told by those who wait: they end a little before the
+ * deadline, and the round that follows names who has not come.
+ */
+slc_wait slc_wait_sooner(const slc_wait *wait);
+
 /* For a peer that hung up: its own reason, which the watch is about to tell, or OK when none comes within a second. */
 sluice_status slc_wait_reason(slc_wait *wait, sluice_error *error);
 

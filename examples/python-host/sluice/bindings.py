@@ -148,6 +148,8 @@ class sluice_options(Structure):
     insecure_control: bool
     stream: int | None
     no_sm: int
+    mix: int
+    grouped: int
     _fields_ = [
         ("size", c_uint32),
         ("rank", c_int32),
@@ -165,6 +167,8 @@ class sluice_options(Structure):
         ("insecure_control", c_bool),
         ("stream", c_void_p),
         ("no_sm", c_int),
+        ("mix", c_int),
+        ("grouped", c_int),
     ]
 
 
@@ -235,6 +239,8 @@ class Options(TypedDict, total=False):
     insecure_control: bool
     stream: int | None
     no_sm: int
+    mix: int
+    grouped: int
 
 
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {

@@ -88,7 +88,8 @@ struct ncclComm {
     pthread_t joining;
     bool joined_thread;
     volatile ncclResult_t state;
-    volatile bool aborting, finalized;
+    volatile bool aborting, finalized, revoked;
+    struct ncclComm *next; /* of all that there are */
     int running; /* posted and not done */
     uint64_t groups, ended; /* posted, done */
 };
@@ -111,6 +112,42 @@ static bool must_fail(const char *call)
     if (colon == NULL || strlen(call) != (size_t)(colon - text) || strncmp(text, call, (size_t)(colon - text)) != 0)
         return false;
     return __atomic_add_fetch(&seen, 1, __ATOMIC_RELAXED) == atoi(colon + 1);
+}
+
+/* ---- all that there are ---- */
+
+static pthread_mutex_t living = PTHREAD_MUTEX_INITIALIZER;
+static struct ncclComm *first;
+
+static void list(struct ncclComm *comm, bool in)
+{
+    pthread_mutex_lock(&living);
+    struct ncclComm **at = &first;
+    while (*at != NULL && *at != comm)
+        at = &(*at)->next;
+    if (in) {
+        comm->next = first;
+        first = comm;
+    } else if (*at != NULL) {
+        *at = comm->next;
+    }
+    pthread_mutex_unlock(&living);
+}
+
+/* For m2n_on_cpu.c: whether a communicator has not been destroyed, and whether it was revoked. */
+PUBLIC int ncclOnCpuAlive(ncclComm_t comm)
+{
+    pthread_mutex_lock(&living);
+    struct ncclComm *at = first;
+    while (at != NULL && at != comm)
+        at = at->next;
+    pthread_mutex_unlock(&living);
+    return at != NULL;
+}
+
+PUBLIC int ncclOnCpuRevoked(ncclComm_t comm)
+{
+    return !ncclOnCpuAlive(comm) || comm->revoked || comm->aborting;
 }
 
 static socklen_t address_of(const struct ncclComm *comm, int rank, struct sockaddr_un *address)
@@ -268,6 +305,7 @@ PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqu
         return say(ncclSystemError, "an id that is in use");
     }
     comm->joined_thread = !blocks;
+    list(comm, true);
     *out = comm;
     if (!blocks)
         return ncclInProgress;
@@ -455,6 +493,7 @@ static ncclResult_t end(ncclComm_t comm, bool aborts)
         (void)pthread_join(comm->joining, NULL);
     while (__atomic_load_n(&comm->running, __ATOMIC_ACQUIRE) > 0)
         pause_a_little();
+    list(comm, false);
     free_comm(comm);
     return ncclSuccess;
 }
@@ -469,9 +508,30 @@ PUBLIC ncclResult_t ncclCommAbort(ncclComm_t comm)
     return end(comm, true);
 }
 
+/* Ends what is under way; what comes after it fails, and the communicator is there until it is destroyed or aborted. */
+PUBLIC ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+{
+    if (flags != 0)
+        return say(ncclInvalidArgument, "flags of a revoke must be 0");
+    comm->revoked = comm->aborting = true;
+    return ncclInProgress;
+}
+
 PUBLIC ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
 {
-    *state = comm->state;
+    *state = !comm->revoked ? comm->state : __atomic_load_n(&comm->running, __ATOMIC_ACQUIRE) > 0 ? ncclInProgress : ncclSuccess;
+    return ncclSuccess;
+}
+
+PUBLIC ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank)
+{
+    *rank = comm->rank;
+    return ncclSuccess;
+}
+
+PUBLIC ncclResult_t ncclCommCount(ncclComm_t comm, int *count)
+{
+    *count = comm->count;
     return ncclSuccess;
 }
 

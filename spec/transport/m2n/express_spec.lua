@@ -13,9 +13,9 @@ local C = inside.declare("transport/m2n/express.h", "transport/m2n/calls.h")
 local NONE = 18446744073709551615ULL -- SIZE_MAX
 
 -- The call of a parameter's target, or nil and the refusal.
-local function express(plan, name, target)
+local function express(plan, name, target, staging)
    local call = ffi.new("slc_m2n_call")
-   local text, status = build.fails(C.slc_m2n_express, plan.plan, plan:find(name), target or 0, call)
+   local text, status = build.fails(C.slc_m2n_express, plan.plan, plan:find(name), target or 0, staging or 2 ^ 31, call)
    if text then
       assert.equal(9, status)
       return nil, text
@@ -209,7 +209,9 @@ describe("what m2n can express", function()
       { "every other row", { { 8, 4 }, all, all, { view = { { 0, 8, 2 } }, view_ndim = 2 } },
          "what it writes of live 'w' does not lie in one piece" },
       { "a transposed tensor", { { 8, 4 }, all, all, { order = { 1, 0 } } }, "live 'w' shows its dims in another order" },
-      { "padding", { { 8, 4 }, all, cut, { pad = "ZERO" } }, "live 'w' is padded" },
+      { "padding within what is written", { { 8, 4 }, all, { axes = { 4 }, placements = { { axis = 0, shard = 1 } } }, { pad = "ZERO" } },
+         "live 'w' is padded" },
+      { "a conversion", { { 8, 4 }, all, cut, { dtype = "bfloat16" } }, "it is converted on the way" },
    }
    for _, case in ipairs(refused) do
       it("refuses " .. case[1], function()
@@ -336,7 +338,7 @@ end)
 describe("the reshards of a plan", function()
    local function make(plan, mix)
       local calls = ffi.gc(ffi.new("slc_m2n_calls"), C.slc_m2n_calls_clear)
-      local text, status = build.fails(C.slc_m2n_calls_make, plan.plan, mix, calls)
+      local text, status = build.fails(C.slc_m2n_calls_make, plan.plan, mix, 2 ^ 31, calls)
       return not text and calls or nil, text, status
    end
 

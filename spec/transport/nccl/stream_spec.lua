@@ -163,7 +163,7 @@ describe("a stream of the host's", function()
    it("is refused where tensors lie in ordinary memory", function()
       local refused = host.refused(host.create, { rank = 0, stream = ffi.cast("void *", 1) })
       assert.same({ status = "invalid input", rank = -1,
-         text = 'create: options.stream is a CUDA stream and wants options.transport "nccl"' }, refused)
+         text = 'create: options.stream is a CUDA stream and wants options.transport "nccl" or "m2n"' }, refused)
    end)
 end)
 

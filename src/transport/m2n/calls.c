@@ -31,14 +31,14 @@ static size_t most_calls(const slc_plan *plan)
 }
 
 /* Appends the calls of one parameter, or none. */
-static sluice_status express_all(const slc_plan *plan, size_t index, slc_m2n_calls *calls, sluice_error *error)
+static sluice_status express_all(const slc_plan *plan, size_t index, uint64_t staging, slc_m2n_calls *calls, sluice_error *error)
 {
     const slc_param *param = slc_plan_at(plan, index);
     size_t before = calls->count;
     for (size_t t = 0; t < targets_of(param); t++) {
         if (!brings(param, t))
             continue;
-        sluice_status status = slc_m2n_express(plan, index, (uint32_t)t, &calls->call[calls->count++], error);
+        sluice_status status = slc_m2n_express(plan, index, (uint32_t)t, staging, &calls->call[calls->count++], error);
         if (status != SLUICE_OK) {
             calls->count = before;
             return status;
@@ -57,7 +57,7 @@ static sluice_status refuse(const sluice_error *first, size_t more, sluice_error
                     more == 1 ? "" : "s");
 }
 
-sluice_status slc_m2n_calls_make(const slc_plan *plan, bool mix, slc_m2n_calls *calls, sluice_error *error)
+sluice_status slc_m2n_calls_make(const slc_plan *plan, bool mix, uint64_t staging, slc_m2n_calls *calls, sluice_error *error)
 {
     size_t count = slc_plan_count(plan), most = most_calls(plan);
     sluice_error first = SLUICE_ERROR_INIT;
@@ -70,7 +70,7 @@ sluice_status slc_m2n_calls_make(const slc_plan *plan, bool mix, slc_m2n_calls *
     }
     for (size_t i = 0; i < count; i++) {
         calls->first[i] = calls->count;
-        if (express_all(plan, i, calls, calls->elsewhere == 0 ? &first : NULL) != SLUICE_OK)
+        if (express_all(plan, i, staging, calls, calls->elsewhere == 0 ? &first : NULL) != SLUICE_OK)
             calls->elsewhere++;
     }
     calls->first[count] = calls->count;

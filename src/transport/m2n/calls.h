@@ -14,10 +14,10 @@ typedef struct slc_m2n_calls {
 
 /*
  * Every reshard of a complete plan, the same list on every rank: one a full parameter, one a target of a direct one that brings
- * bytes. A parameter with a target that m2n cannot move is left out whole where `mix` allows it, else UNSUPPORTED: the message
- * is the first such parameter's, and says how many more there are. NO_MEMORY. Ended by slc_m2n_calls_clear.
+ * bytes; `staging` as in slc_m2n_express. A parameter with a target that m2n cannot move is left out whole where `mix` allows it,
+ * else UNSUPPORTED: the message is the first such parameter's, and says how many more there are. NO_MEMORY. Ended by slc_m2n_calls_clear.
  */
-sluice_status slc_m2n_calls_make(const slc_plan *plan, bool mix, slc_m2n_calls *calls, sluice_error *error);
+sluice_status slc_m2n_calls_make(const slc_plan *plan, bool mix, uint64_t staging, slc_m2n_calls *calls, sluice_error *error);
 void slc_m2n_calls_clear(slc_m2n_calls *calls); /* a cleared one may be cleared again */
 
 /* Whether parameter `index`, which moves, is left to transport nccl. */

@@ -169,6 +169,18 @@ static bool is_whole(slc_range range)
     return range.start == 0 && range.step == 1 && range.count == SLC_TO_END && !range.select;
 }
 
+/* Padding where the outermost dim is cut lies behind what is written, and not within it. */
+static bool pads_behind(const slc_layout *layout)
+{
+    bool outermost = false;
+    for (int i = 0; i < layout->nplacements; i++)
+        if (layout->placement[i].kind == SLC_SHARD && layout->placement[i].dim != 0)
+            return false;
+        else
+            outermost = outermost || layout->placement[i].kind == SLC_SHARD;
+    return outermost;
+}
+
 /* The same of a live tensor, whose extents the plan does not know: of any size, single indices, one stretch, then whole dims. */
 static bool lands(const slc_target *target, refusal *why)
 {
@@ -186,7 +198,7 @@ static bool lands(const slc_target *target, refusal *why)
     bool good = d >= view->ndim || view->range[d].step == 1;
     for (d++; d < view->ndim; d++)
         good = good && is_whole(view->range[d]);
-    if (target->pad == SLC_PAD_ZERO)
+    if (target->pad == SLC_PAD_ZERO && !pads_behind(target->layout))
         return REFUSE(why, "live '%.200s' is padded", target->live);
     return good || REFUSE(why, "what it writes of live '%.200s' does not lie in one piece", target->live);
 }
@@ -255,11 +267,28 @@ static void rename_cut(slc_m2n_side *side, int ndim, const int *dim_of)
             side->placement[side->placement[0] == SLC_M2N_WHOLE ? 1 : 0] = d;
 }
 
+/* What either side's ranks hold must go into a buffer of the library's. */
+static bool fits_staging(const slc_m2n_call *call, uint64_t staging, refusal *why)
+{
+    const slc_m2n_side *sides[] = { &call->source, &call->destination };
+    for (int i = 0; i < 2; i++) {
+        uint64_t bytes = (uint64_t)call->item;
+        for (int d = 0; d < call->ndim; d++)
+            bytes *= (uint64_t)sides[i]->held[d];
+        if (bytes > staging)
+            return REFUSE(why, "a rank's part of its %s has %llu bytes, where %llu are the most (NCCL_RESHARD_PACK_BUFFSIZES)",
+                          i == 0 ? "source" : "destination", (unsigned long long)bytes, (unsigned long long)staging);
+    }
+    return true;
+}
+
 static bool express_direct(const slc_param *param, const slc_target *target, slc_m2n_call *call, refusal *why)
 {
     int64_t strip[SLC_MAX_DIMS];
     int dim_of[SLC_MAX_DIMS];
     int ndim = slc_target_strip(param, target, strip, dim_of);
+    if (slc_target_cast(param, target) != SLC_CAST_NONE)
+        return REFUSE(why, "it is converted on the way");
     if (!make_side(param->source, param->ndim, param->shape, &call->source, "source", why) ||
         !make_side(target->layout, ndim, strip, &call->destination, "destination", why) ||
         !take(param, target->source, &call->source, &call->offset, why) || !lands(target, why))
@@ -278,13 +307,15 @@ static bool express_full(const slc_plan *plan, const slc_param *param, slc_m2n_c
     return within_limits(&call->source, &call->destination, why) && set_shape(call, param->ndim, param->shape, why);
 }
 
-sluice_status slc_m2n_express(const slc_plan *plan, size_t index, uint32_t target, slc_m2n_call *call, sluice_error *error)
+sluice_status slc_m2n_express(const slc_plan *plan, size_t index, uint32_t target, uint64_t staging, slc_m2n_call *call,
+                              sluice_error *error)
 {
     const slc_param *param = slc_plan_at(plan, index);
     refusal why = { .used = 0 };
     *call = (slc_m2n_call){ .param = (uint32_t)index, .target = target, .item = param->dtype->bytes };
     bool good = param->mode == SLC_MODE_FULL ? express_full(plan, param, call, &why)
                                              : express_direct(param, &param->target[target], call, &why);
+    good = good && fits_staging(call, staging, &why);
     if (good)
         return SLUICE_OK;
     char place[SLC_PLACE_TEXT];

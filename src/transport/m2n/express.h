@@ -33,9 +33,11 @@ typedef struct slc_m2n_call {
 } slc_m2n_call;
 
 /*
- * Whether a target of parameter `index`, which is direct, or the parameter itself, which is full, can be one reshard.
- * UNSUPPORTED otherwise: the message says the rule's place, the parameter and the reason, under the stage "runtime".
+ * Whether a target of parameter `index`, which is direct, or the parameter itself, which is full, can be one reshard, of which
+ * no rank holds more than `staging` bytes. UNSUPPORTED otherwise: the message says the rule's place, the parameter and the
+ * reason, under the stage "runtime".
  */
-sluice_status slc_m2n_express(const slc_plan *plan, size_t index, uint32_t target, slc_m2n_call *call, sluice_error *error);
+sluice_status slc_m2n_express(const slc_plan *plan, size_t index, uint32_t target, uint64_t staging, slc_m2n_call *call,
+                              sluice_error *error);
 
 #endif

@@ -3,11 +3,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/thread.h"
+#include "transport/nccl/apart.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,55 +154,34 @@ sluice_status slc_comm_join(slc_comm *comm, const unsigned char *id, int32_t ind
 
 /* ---- the end ---- */
 
-/* An abort under way; whoever of the two threads leaves last frees it. */
 struct ending {
-    ncclResult_t (*abort)(ncclComm_t comm);
+    ncclResult_t (*call)(ncclComm_t comm);
     ncclComm_t handle;
-    atomic_int users;
-    atomic_bool over;
 };
 
-static void leave(struct ending *ending)
+static void run_ending(void *context)
 {
-    if (atomic_fetch_sub(&ending->users, 1) == 1)
-        slc_release(ending);
+    const struct ending *ending = context;
+    (void)ending->call(ending->handle);
 }
 
-static void *run_abort(void *context)
-{
-    struct ending *ending = context;
-    (void)ending->abort(ending->handle);
-    atomic_store(&ending->over, true);
-    leave(ending);
-    return NULL;
-}
-
-/* NCCL's abort waits for its own threads and kernels. A thread does that, so that one that hangs costs seconds and no more. */
+/* NCCL's abort waits for its own threads and kernels. */
 void slc_comm_abort(slc_comm *comm, const slc_log *log)
 {
-    const struct timespec pause = { .tv_nsec = 1000000 };
+    slc_apart *apart = NULL;
     if (comm->handle == NULL)
         return;
     struct ending *ending = slc_allocate_zeroed(1, sizeof *ending);
-    pthread_t thread;
-    slc_deadline deadline = slc_deadline_in(LONGEST_END_S);
     if (ending != NULL)
-        *ending = (struct ending){ .abort = comm->nccl->CommAbort, .handle = comm->handle, .users = 2 };
-    if (ending == NULL || slc_thread_start(&thread, false, run_abort, ending) != 0) {
+        *ending = (struct ending){ .call = comm->nccl->CommAbort, .handle = comm->handle };
+    if (ending == NULL || slc_apart_start(run_ending, slc_release, ending, &apart, NULL) != SLUICE_OK) {
         slc_release(ending);
         (void)comm->nccl->CommAbort(comm->handle);
-        comm->handle = NULL;
-        return;
-    }
-    while (!atomic_load(&ending->over) && !slc_deadline_passed(deadline))
-        (void)nanosleep(&pause, NULL);
-    if (atomic_load(&ending->over)) {
-        (void)pthread_join(thread, NULL);
+    } else if (slc_apart_end(apart, LONGEST_END_S)) {
+        slc_release(ending);
     } else {
-        (void)pthread_detach(thread);
         slc_say(log, SLUICE_LOG_ERROR, "nccl: ncclCommAbort did not return within %g s; its thread is left to itself", LONGEST_END_S);
     }
-    leave(ending);
     comm->handle = NULL;
 }
 

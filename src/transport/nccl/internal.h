@@ -24,6 +24,9 @@
  *     gate.c    a place for an update in a graph of the host's
  *     record.c  batches that come again and again, made ready once
  *     link.c    a batch over the link: copies in the order asked, and the words that order them
+ *     apart.c   calls into foreign libraries that may not come back
+ *
+ * Transport m2n (transport/m2n/) is this transport, over a program without what nccl_m2n moves, and that beside it.
  */
 #ifndef SLC_TRANSPORT_NCCL_INTERNAL_H
 #define SLC_TRANSPORT_NCCL_INTERNAL_H
@@ -104,6 +107,8 @@ struct slc_transport {
     CUuuid uuid;
     slc_host_card card;
     slc_wire wire;
+    bool everyone; /* every rank of the world is a member of the communicator, whatever its roads */
+    struct slc_reshards *reshards; /* of transport m2n, see transport/m2n/m2n.c; else NULL */
     int listener; /* worker: the meeting socket until connect is over; else -1 */
     size_t npeers;
     slc_nccl_peer *peer; /* in the order of program->peer */
@@ -238,7 +243,8 @@ sluice_status slc_record_take(slc_record *record, slc_nccl_peer *peer, sluice_er
 void slc_records_clear(slc_transport *transport); /* releases all */
 /* What a worker's live tensors lie in: remembered at connect; STATE where those of a batch no longer lie there. */
 sluice_status slc_live_remember(slc_transport *transport, sluice_error *error);
-sluice_status slc_live_check(slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error);
+sluice_status slc_live_check(slc_transport *transport, const slc_program *program, const uint32_t *param, size_t count,
+                             sluice_error *error);
 
 /* link.c: a batch, on either side. The device is entered; slc_link_send enters it itself where it launches. */
 sluice_status slc_link_prepare(slc_nccl_peer *peer, size_t nparams, sluice_error *error); /* trainer: room for a launch */

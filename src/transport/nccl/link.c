@@ -166,19 +166,6 @@ static sluice_status send_to(slc_transport *transport, slc_nccl_peer *peer, uint
     return status == SLUICE_OK ? launch(transport, peer, peer->word + WORD, peer->staged, error) : status;
 }
 
-/*
- * A trainer is late for one worker because another one is: its wait ends a little before the workers' own, so that the
- * worker that is to blame is named first.
- */
-static slc_wait sooner(const slc_wait *wait)
-{
-    const double least = 0.5, part = 0.1;
-    double seconds = wait->deadline.seconds * part < least ? wait->deadline.seconds * part : least;
-    slc_wait own = *wait;
-    own.deadline.at_ns -= (int64_t)(seconds * 1e9);
-    return own;
-}
-
 sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment, slc_wait *wait, sluice_error *error)
 {
     const void *source = transport->config.source[segment->param];
@@ -188,7 +175,7 @@ sluice_status slc_link_send(slc_transport *transport, const slc_segment *segment
         return slc_fail(error, SLUICE_INVALID, SLC_UPDATE, "parameter %s has no source memory on this rank",
                         slc_plan_at(transport->config.plan, segment->param)->name);
     sluice_status status = SLUICE_OK;
-    slc_wait own = sooner(wait);
+    slc_wait own = slc_wait_sooner(wait);
     int32_t last = -1;
     for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++) {
         if (segment->copy[i].peer == last)
@@ -410,7 +397,7 @@ static sluice_status end_worker(slc_transport *transport, slc_wait *wait, sluice
 
 sluice_status slc_link_end(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
-    slc_wait own = sooner(wait);
+    slc_wait own = slc_wait_sooner(wait);
     sluice_status status = transport->worker ? end_worker(transport, wait, error) : end_trainer(transport, &own, error);
     for (size_t i = 0; i < transport->npeers; i++)
         transport->peer[i].active = false;

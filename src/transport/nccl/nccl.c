@@ -362,7 +362,7 @@ static sluice_status nccl_ready(slc_transport *transport, const uint32_t *param,
         return status;
     status = slc_caller_check(&transport->caller, SLC_UPDATE, error);
     if (status == SLUICE_OK && transport->worker)
-        status = slc_live_check(transport, param, count, error);
+        status = slc_live_check(transport, transport->config.program, param, count, error);
     slc_device_leave(&transport->device);
     return status;
 }

@@ -4,6 +4,7 @@
  */
 #include "transport/nccl/plugin.h"
 
+#include "transport/m2n/m2n.h"
 #include "transport/nccl/gpu.h"
 #include "transport/nccl/nccl.h"
 
@@ -20,6 +21,7 @@ const sluice_cuda_plugin *sluice_cuda_plugin_open(void)
                       .cuda = CUDA_VERSION,
                       .nccl = NCCL_VERSION_CODE },
         .nccl = &slc_nccl_transport,
+        .m2n = &slc_m2n_transport,
         .gpu = &slc_gpu_table,
     };
     return &plugin;

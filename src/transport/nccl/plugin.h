@@ -31,7 +31,7 @@ typedef struct slc_gpu_ops {
 
 typedef struct sluice_cuda_plugin {
     sluice_cuda_versions versions; /* what this plugin was compiled against; says nothing of what the process will find */
-    const slc_transport_ops *nccl;
+    const slc_transport_ops *nccl, *m2n;
     const slc_gpu_ops *gpu;
 } sluice_cuda_plugin;
 

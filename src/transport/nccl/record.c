@@ -74,12 +74,13 @@ static sluice_status check_one(slc_transport *transport, uint32_t buffer, sluice
                           (const void *)live->data);
 }
 
-sluice_status slc_live_check(slc_transport *transport, const uint32_t *param, size_t count, sluice_error *error)
+sluice_status slc_live_check(slc_transport *transport, const slc_program *program, const uint32_t *param, size_t count,
+                             sluice_error *error)
 {
     uint32_t last = SLC_STAGING;
     transport->looked++;
     for (size_t i = 0; i < count; i++) {
-        const slc_segment *segment = &transport->config.program->segment[param[i]];
+        const slc_segment *segment = &program->segment[param[i]];
         for (uint32_t c = 0; c < segment->ncopies + segment->nfills; c++) {
             uint32_t buffer = c < segment->ncopies ? segment->copy[c].buffer : segment->fill[c - segment->ncopies].buffer;
             if (buffer == last || buffer == SLC_STAGING)

@@ -104,7 +104,7 @@ static bool has_wire(const slc_transport *transport)
 /* u32 version, u32 NCCL's version, the GPU. */
 static sluice_status member_card(slc_transport *transport, slc_buffer *card, sluice_error *error)
 {
-    if (!has_wire(transport))
+    if (!has_wire(transport) && !transport->everyone)
         return SLUICE_OK;
     sluice_status status = slc_nccl_load(&transport->wire.nccl, &transport->config.log, error);
     if (status != SLUICE_OK)

@@ -245,34 +245,21 @@ static sluice_status gather(slc_transport *transport, slc_wire_peer *peer, const
 
 /* ---- a batch ---- */
 
-/*
- * All ranks of a step wait for each other, so that who is late cannot be told here: every wait ends a little before its
- * deadline, and the round that follows names who has not come.
- */
-static slc_wait sooner(const slc_wait *wait)
-{
-    const double least = 0.5, part = 0.1;
-    double seconds = wait->deadline.seconds * part < least ? wait->deadline.seconds * part : least;
-    slc_wait own = *wait;
-    own.deadline.at_ns -= (int64_t)(seconds * 1e9);
-    return own;
-}
-
-/* A kernel that reads what is not this GPU's memory takes the whole process' context with it. */
-static sluice_status check_source(slc_transport *transport, uint32_t param, const void *source, sluice_error *error)
+sluice_status slc_wire_check_source(const slc_transport *transport, const void **known, uint32_t param, sluice_error *error)
 {
     slc_place place;
+    const void *source = transport->config.source[param];
     const char *name = slc_plan_at(transport->config.plan, param)->name;
     if (source == NULL)
         return slc_fail(error, SLUICE_INVALID, SLC_UPDATE, "parameter %s has no source memory on this rank", name);
-    if (transport->wire.known[param] == source)
+    if (known[param] == source)
         return SLUICE_OK;
     sluice_status status = slc_place_of(&transport->cuda, source, SLC_UPDATE, &place, error);
     if (status == SLUICE_OK && (!place.on_device || place.ordinal != transport->device.ordinal))
         status = slc_fail(error, SLUICE_INVALID, SLC_UPDATE, "the source of %s (%p) must lie in memory of GPU %d, as this rank's others do",
                           name, source, transport->device.ordinal);
     if (status == SLUICE_OK)
-        transport->wire.known[param] = source;
+        known[param] = source;
     return status;
 }
 
@@ -290,14 +277,14 @@ sluice_status slc_wire_move(slc_transport *transport, const slc_segment *segment
     sluice_status status = SLUICE_OK;
     if (!transport->wire.open)
         return SLUICE_OK;
-    slc_wait own = sooner(wait);
+    slc_wait own = slc_wait_sooner(wait);
     for (uint32_t i = 0; i < segment->ncopies && status == SLUICE_OK; i++) {
         const slc_copy *copy = &segment->copy[i];
         slc_nccl_peer *peer = slc_nccl_peer_of(transport, copy->peer);
         if (!peer->by_wire)
             continue;
         if (!transport->worker)
-            status = check_source(transport, segment->param, transport->config.source[segment->param], error);
+            status = slc_wire_check_source(transport, transport->wire.known, segment->param, error);
         if (status == SLUICE_OK)
             status = gather(transport, &peer->wire, copy, base_of(transport, segment, copy, staging), error);
     }
@@ -310,7 +297,7 @@ sluice_status slc_wire_end(slc_transport *transport, slc_wait *wait, sluice_erro
 {
     if (!transport->wire.open)
         return SLUICE_OK;
-    slc_wait own = sooner(wait);
+    slc_wait own = slc_wait_sooner(wait);
     sluice_status status = slc_wire_flush(transport, &own, error);
     for (int b = 0; b < SLC_WIRE_BUFFERS && status == SLUICE_OK; b++)
         status = slc_wire_await(transport, transport->wire.moved[b], &own, error);
@@ -400,10 +387,11 @@ sluice_status slc_wire_join(slc_transport *transport, const unsigned char *id, c
     int32_t own;
     double began = slc_now_s();
     sluice_status status = find_members(transport, rank, count, &own, error);
-    wire->comm = (slc_comm){ .nccl = &wire->nccl, .rank = transport->config.rank };
-    if (status == SLUICE_OK)
+    if (status == SLUICE_OK && wire->comm.handle == NULL) {
+        wire->comm = (slc_comm){ .nccl = &wire->nccl, .rank = transport->config.rank };
         status = slc_comm_join(&wire->comm, id, own, (int32_t)count, transport->config.max_cta, wait, error);
-    if (status == SLUICE_OK)
+    }
+    if (status == SLUICE_OK && wire->open)
         status = try_peers(transport, wait, error);
     if (status == SLUICE_OK)
         slc_say(&transport->config.log, SLUICE_LOG_INFO, "nccl: a communicator of %zu ranks, this one is its %" PRId32 ", %.3f s", count,

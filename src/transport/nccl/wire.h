@@ -68,9 +68,15 @@ bool slc_wire_is_whole(const slc_transport *transport);
 
 /* Buffers and streams for the peers that are by_wire, if there are any. */
 sluice_status slc_wire_prepare(slc_transport *transport, sluice_error *error);
-/* Joins the communicator and sends or receives a few bytes with each of those peers. */
+/* Joins the communicator, unless wire.comm is one already, and sends or receives a few bytes with each of those peers. */
 sluice_status slc_wire_join(slc_transport *transport, const unsigned char *id, const int32_t *rank, size_t count, slc_wait *wait,
                             sluice_error *error);
+
+/*
+ * INVALID where a trainer's source does not lie on this GPU: a kernel that reads such memory takes the whole process' context
+ * with it. `known`, by plan index: what was found to, and need not be asked again.
+ */
+sluice_status slc_wire_check_source(const slc_transport *transport, const void **known, uint32_t param, sluice_error *error);
 
 /* A segment; the device is entered. A full parameter is in its slot on return. */
 sluice_status slc_wire_move(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait, sluice_error *error);

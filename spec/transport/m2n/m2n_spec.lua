@@ -1,0 +1,278 @@
+--- Transport m2n end to end, where there is no GPU: real ranks on the driver, the NCCL and the nccl_m2n that processors stand in
+-- for (spec/support/cuda/), every byte checked. What the library only forbids ends a process there.
+
+local gpu = require "spec.support.gpu"
+local host = require "spec.support.host"
+local pair = require "spec.support.pair"
+local program = require "spec.cli.program"
+local signal = require "posix.signal"
+local stdlib = require "posix.stdlib"
+local world = require "spec.support.world"
+
+local folder = program.path:gsub("[^/]*$", "")
+local root = io.popen("pwd"):read("*l") .. "/"
+local absolute = folder:sub(1, 1) == "/" and folder or root .. folder
+local M2N, NCCL = absolute .. "spec/m2n/libnccl_m2n.so", absolute .. "spec/nccl/libnccl.so.2"
+
+local function run(deployment, environment, ...)
+   deployment.transport = "m2n"
+   local all = { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_M2N_LIBRARY = M2N, NCCL_MULTI_RANK_GPU_ENABLE = "1" }
+   for name, value in pairs(environment or {}) do
+      all[name] = value
+   end
+   return program.run({ "run", program.deployment(deployment), "--json", ... }, all)
+end
+
+local function verified(deployment, environment, ...)
+   local result = run(deployment, environment, ...)
+   assert.equal(0, result.code, result.err)
+   assert.same({}, result.left)
+   local object = program.json(result)
+   assert.is_true(object.verified)
+   return object
+end
+
+local function refused(deployment, environment, ...)
+   local result = run(deployment, environment)
+   assert.not_equal(0, result.code)
+   assert.same({}, result.left)
+   for _, text in ipairs({ ... }) do
+      assert.truthy(result.err:find(text, 1, true), result.err)
+   end
+end
+
+-- Everything even: all of it is nccl_m2n's.
+local function even(more)
+   local deployment = { rules = "llama", trainer = { mesh = { { "tp", 2 } } }, worker = { mesh = { { "dp", 2 }, { "tp", 2 } } },
+      model = { family = "llama", config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128, num_attention_heads = 8,
+         num_key_value_heads = 2, head_dim = 8, vocab_size = 1024 } } }
+   for key, value in pairs(more or {}) do
+      deployment[key] = value
+   end
+   return deployment
+end
+
+local function full_mlp()
+   return program.file([[
+return { extends = "llama", rules = {
+   rule "model.layers.{l}.mlp.{p=gate|up}_proj.weight" { full = "to be loaded", into = "model.layers.{l}.mlp.gate_up_proj.weight" },
+   rule "model.layers.{l}.mlp.down_proj.weight" { full = "to be loaded" },
+} }]], ".lua")
+end
+
+describe("the m2n transport", function()
+   after_each(program.cleanup)
+
+   it("moves shards into slices of fused tensors, call by call or in groups", function()
+      if gpu.built() then
+         for _, grouped in ipairs({ false, true }) do
+            local object = verified(even({ updates = 2, grouped = grouped }), {}, "--batches", "3")
+            assert.same({ m2n = object.roads.m2n }, object.roads)
+         end
+      end
+   end)
+
+   it("fills staging slots, and load_weights finds the tensors there", function()
+      if gpu.built() then
+         local object = verified(even({ rules = full_mlp(), updates = 2 }), {}, "--batches", "2")
+         assert.truthy(object.parameters_full > 0)
+         assert.same({ m2n = object.roads.m2n }, object.roads)
+      end
+   end)
+
+   it("moves what was recorded once and is replayed", function()
+      if gpu.built() then
+         verified(even({ updates = 2 }), {}, "--replay", "--batches", "2")
+      end
+   end)
+
+   it("leaves what the library cannot express to nccl where that is allowed, by link or by wire, and names it where not", function()
+      if gpu.built() then
+         local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 }
+         for _, road in ipairs({ "link", "wire" }) do
+            deployment.mix, deployment.road = true, road
+            local object = verified(deployment, {}, "--batches", "2")
+            assert.truthy(object.roads["m2n+" .. road])
+         end
+         deployment.mix, deployment.road = nil, nil
+         refused(deployment, {}, "transport m2n cannot move it: its source is cut over 2 mesh axes, where one may cut, nor ",
+            " more parameters; transport nccl can, alone or mixed with m2n")
+      end
+   end)
+
+   it("refuses what no staging buffer takes, as the environment has them", function()
+      if gpu.built() then
+         refused(even(), { NCCL_RESHARD_PACK_BUFFSIZES = "4096:2,16k" }, "transport m2n cannot move it: a rank's part of its source has 65536 bytes, "
+            .. "where 16384 are the most (NCCL_RESHARD_PACK_BUFFSIZES), nor ")
+         refused(even({ no_sm = true }), {}, "no_sm (true) and transport m2n do not go together: nccl_m2n's kernels take SMs")
+      end
+   end)
+
+   it("says which library is missing, too old, or one of two", function()
+      if gpu.built() then
+         refused(even(), { SLUICE_M2N_LIBRARY = "/nowhere.so" }, "transport m2n wants NVIDIA's nccl_m2n: SLUICE_M2N_LIBRARY: /nowhere.so: "
+            .. "cannot open shared object file: No such file or directory")
+         refused(even(), { NCCL_ON_CPU_VERSION = "23004" }, "NCCL 2.30.4 (" .. NCCL .. ") must be at least 2.30.5 for nccl_m2n (" .. M2N .. ")")
+         local apart = absolute .. "spec/nccl/libnccl_apart.so"
+         refused(even(), { SLUICE_NCCL_LIBRARY = apart }, "nccl_m2n (" .. M2N .. ") uses the NCCL of " .. NCCL .. ", and this process that of "
+            .. apart .. ": they must be one file; let SLUICE_NCCL_LIBRARY name the first, or load it before the other")
+      end
+   end)
+
+   it("finds the library in a Python environment, and NCCL in its package", function()
+      if gpu.built() then
+         local environment = os.tmpname()
+         os.remove(environment)
+         local packages = environment .. "/lib/python3.11/site-packages"
+         local m2n, nccl = packages .. "/nccl/m2n/lib/cu13/", packages .. "/nvidia/nccl/lib/"
+         assert(os.execute(("mkdir -p %s %s && cp %s %s && cp %s %s"):format(m2n, nccl, M2N, m2n, NCCL, nccl)) == 0)
+         local result = run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment })
+         os.execute("rm " .. nccl .. "libnccl.so.2")
+         local without = run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment, LD_LIBRARY_PATH = folder .. "spec/cuda:/nowhere",
+            NCCL_ON_CPU_VERSION = "23004" })
+         os.execute("rm -r " .. environment)
+         assert.equal(0, result.code, result.err)
+         assert.truthy(without.err:find("must be at least 2.30.5 for nccl_m2n (" .. m2n .. "libnccl_m2n.so)", 1, true), without.err)
+      end
+   end)
+
+   it("says the call, the parameter, the rank and the library's own words where a call fails; what cannot work fails at init", function()
+      if gpu.built() then
+         refused(even(), { NCCL_RESHARD_COPY_ALGORITHM = "DIRECT" }, "connect: refused", "ncclReshard on rank 0: invalid argument (DIRECT wants GIN, "
+            .. "and there is no network card)")
+         for _, case in ipairs({ { "Init:1", "ncclM2nInit on rank %d: unhandled system error (made to fail)" },
+            { "Reshard:3", "ncclReshard of %S+ on rank %d: internal error (made to fail)" },
+            { "GroupEnd:2", "ncclM2nGroupEnd on rank %d: internal error (made to fail)" } }) do
+            local result = run(even({ grouped = true }), { M2N_ON_CPU_FAIL = case[1] })
+            assert.not_equal(0, result.code)
+            assert.same({}, result.left)
+            assert.truthy(result.err:find((case[2]:gsub("[()]", "%%%0"):gsub("%%d", "%%d+"))), result.err)
+         end
+      end
+   end)
+end)
+
+local function couple(body, options)
+   options.transport = "m2n"
+   return pair.run(function(self, rank, port)
+      stdlib.setenv("SLUICE_M2N_LIBRARY", M2N)
+      stdlib.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+      return body(self, rank, port)
+   end, options)
+end
+
+describe("a pair of ranks by m2n", function()
+   it("goes on with its communicator when rules are reloaded, and makes another after a shutdown", function()
+      if not gpu.built() then
+         return
+      end
+      local results = couple(function(self, rank, port)
+         local wrong, said = {}, nil
+         self:init(pair.init_info(port))
+         for turn = 1, 3 do
+            said = self:plan().library
+            pair.fill_all(self, turn)
+            pair.update(self, turn)
+            pair.check_all(wrong, self, turn)
+            self:reload()
+         end
+         self:shutdown()
+         return { wrong = wrong, said = said, rank = rank }
+      end, {})
+      for rank = 0, 1 do
+         assert.same({ wrong = {}, said = ("nccl_m2n (%s) with NCCL 2.30.7 (%s)"):format(M2N, NCCL), rank = rank }, results[rank])
+      end
+   end)
+
+   it("is not made where the library's environment differs, which is named with both values", function()
+      if not gpu.built() then
+         return
+      end
+      local results = couple(function(self, rank, port)
+         stdlib.setenv("NCCL_RESHARD_NUM_CTAS", rank == 0 and "8" or "16")
+         return host.refused(self.init, self, pair.init_info(port))
+      end, {})
+      for rank = 0, 1 do
+         assert.equal("data plane: settings must be the same on every rank: rank 0 has NCCL_RESHARD_NUM_CTAS=8, rank 1 has NCCL_RESHARD_NUM_CTAS=16",
+            results[rank].text)
+      end
+   end)
+
+   it("comes behind what the host has queued on its stream, and makes no place in a capture", function()
+      if not gpu.built() then
+         return
+      end
+      local results = couple(function(self, rank, port)
+         local wrong = {}
+         self:init(pair.init_info(port))
+         if rank == 0 then
+            local fresh = pair.floats(self)
+            pair.fill(fresh, 1, 1)
+            pair.fill_all(self, 1)
+            pair.fill(self.w[1], 9, 1)
+            self.queue:busy()
+            self.queue:copy(self.w[1], fresh, pair.LENGTH * 4)
+         end
+         pair.update(self, 1)
+         pair.check_all(wrong, self, 1)
+         local said
+         if rank == 0 then
+            self.queue:capture()
+            said = host.refused(self.record, self).text
+            self.queue:captured()
+         end
+         return { wrong = wrong, text = said }
+      end, { trainer = true, launch = function()
+         return 0
+      end })
+      assert.same({}, results[1].wrong)
+      assert.equal("record: options.stream is being captured, and nccl_m2n does not go with a capture: record before or after it, or use "
+         .. "transport nccl", results[0].text)
+   end)
+
+   it("ends on both ranks where a call or its device work hangs, or a rank is killed, and can begin again where the library came back", function()
+      if not gpu.built() then
+         return
+      end
+      for _, way in ipairs({ "device", "call", "stuck", "kill" }) do
+         local gone
+         local results = couple(function(self, rank, port)
+            if way == "stuck" or rank == 0 and way == "call" then -- the second: after the one that init tries
+               stdlib.setenv("M2N_ON_CPU_" .. (way == "call" and "HANG" or "STUCK"), "Reshard:2")
+            end
+            self:init(pair.init_info(port))
+            self:start()
+            if rank == 0 and (way == "device" or way == "kill") then
+               self.queue:stick()
+            end
+            local again = {}
+            host.refused(self.update, self, pair.NAMES)
+            local state = self:state()
+            self:shutdown()
+            if way == "stuck" then
+               again = host.refused(self.init, self, pair.init_info(port)).text
+            elseif way == "call" then
+               self:init(pair.init_info(port))
+               pair.fill_all(self, 2)
+               pair.update(self, 2)
+               pair.check_all(again, self, 2)
+            end
+            return { state = state, again = again }
+         end, { trainer = true, timeout_s = way == "kill" and 10 or way == "stuck" and 3 or 1, started = function(children)
+            if way == "kill" then
+               world.sleep(1)
+               gone = signal.kill(children[0].pid, 9)
+            end
+         end })
+         for rank = gone and 1 or 0, 1 do
+            assert.equal("failed", results[rank].state, way)
+            if way == "stuck" then
+               assert.truthy(results[rank].again:find("a reshard that failed earlier in this process could not be ended, and nccl_m2n works in it "
+                  .. "no more: start the process anew, or use transport nccl", 1, true), results[rank].again)
+            else
+               assert.same({}, results[rank].again)
+            end
+         end
+      end
+   end)
+end)

@@ -1,0 +1,121 @@
+/* library.c: see library.h. Owns nothing. */
+#include "transport/m2n/library.h"
+
+#include "base/error.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char STAGE[] = "runtime";
+static const uint64_t BUFFER = (uint64_t)2 << 30, LEAST_BUFFER = 2048, BEYOND = (uint64_t)1 << 32;
+
+static sluice_status find(void *library, const char *name, const char *file, void *function, size_t size, sluice_error *error)
+{
+    void *symbol = dlsym(library, name);
+    if (symbol == NULL)
+        return slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "%s has no %s", file, name);
+    memcpy(function, &symbol, size);
+    return SLUICE_OK;
+}
+
+sluice_status slc_m2n_load(slc_m2n *m2n, const slc_log *log, sluice_error *error)
+{
+    char version[32];
+    *m2n = (slc_m2n){ 0 };
+    sluice_status status = slc_m2n_find(log, &m2n->file, error);
+    void *library = m2n->file.library;
+    const char *path = m2n->file.path;
+#define SLC_M2N_FIND(name, member, takes) \
+    if (status == SLUICE_OK) \
+        status = find(library, #name, path, &m2n->member, sizeof m2n->member, error);
+    SLC_M2N_LIST(SLC_M2N_FIND)
+#undef SLC_M2N_FIND
+    if (status == SLUICE_OK)
+        status = find(library, "ncclM2nGetLastError", path, &m2n->last_error, sizeof m2n->last_error, error);
+    if (status == SLUICE_OK)
+        status = find(m2n->file.nccl.library, "ncclCommRevoke", m2n->file.nccl.path, &m2n->revoke, sizeof m2n->revoke, error);
+    if (status != SLUICE_OK)
+        return status;
+    slc_nccl_version_text(m2n->file.nccl.version, version, sizeof version);
+    snprintf(m2n->text, sizeof m2n->text, "nccl_m2n (%s) with NCCL %s (%s)", path, version, m2n->file.nccl.path);
+    slc_say(log, SLUICE_LOG_INFO, "m2n: %s", m2n->text);
+    return SLUICE_OK;
+}
+
+void slc_m2n_environment(slc_buffer *lines)
+{
+    /* All but its log level: every rank derives roads, chunks and signals from these by itself. */
+    static const char *const names[] = {
+        "ALGORITHM",           "AUTO_UNIFORM_BCAST",     "CHUNK_SIZE",          "COMMB_FORCE_RAIL",
+        "COPY_ALGORITHM",      "DST_DOMAIN_SIZE",        "ELEMENTS_PER_CHUNK",  "GIN_CONTEXT_COUNT",
+        "LB_MODE",             "NUM_CTAS",               "PACK_BUFFSIZES",      "PIPE_GIN_CHANNELS_PER_PEER",
+        "PIPE_GIN_PEERS_PER_SLOT", "PIPE_NET_MODE",      "PIPE_TMA_TILE_SIZE",  "SPLIT_AUTO_PARENT_THRESHOLD",
+        "SPLIT_COMM",          "SPLIT_SINGLE_REP_INJECT", "SRC_DOMAIN_SIZE",    "STAGING_CHANNEL_SIZE",
+        "STAGING_CHUNK_SIZE",  "STAGING_NUM_CHANNELS",   "STAGING_PEERS_PER_CHANNEL", "STAGING_TARGET_CTAS",
+        "USE_INTERNAL_STREAMS",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "NCCL_RESHARD_%s", names[i]);
+        const char *value = getenv(name);
+        slc_buffer_text(lines, "%s=%.200s\n", name, value == NULL ? "(unset)" : value);
+    }
+}
+
+/* ---- staging ---- */
+
+static const char *skip_spaces(const char *text)
+{
+    while (*text == ' ' || *text == '\t')
+        text++;
+    return text;
+}
+
+/* "SIZE[:SLOTS]", a size in bytes or with k or m behind it. NULL where that is something else. */
+static const char *read_item(const char *text, uint64_t *size)
+{
+    char *end;
+    text = skip_spaces(text);
+    if (*text < '0' || *text > '9')
+        return NULL;
+    errno = 0;
+    *size = strtoull(text, &end, 10);
+    int shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : 0;
+    if (errno != 0 || *size == 0 || *size > UINT64_MAX >> shift)
+        return NULL;
+    *size <<= shift;
+    text = skip_spaces(shift == 0 ? end : end + 1);
+    if (*text != ':')
+        return text;
+    text = skip_spaces(text + 1);
+    if (*text < '0' || *text > '9' || strtol(text, &end, 10) <= 0)
+        return NULL;
+    return skip_spaces(end);
+}
+
+/* The largest of a list; the library passes over one that it cannot read. */
+static uint64_t largest_buffer(const char *text)
+{
+    uint64_t largest = 0, size;
+    while (text != NULL) {
+        text = read_item(text, &size);
+        if (text == NULL || (*text != '\0' && *text != ','))
+            return BUFFER;
+        largest = size > largest ? size : largest;
+        text = *text == ',' ? text + 1 : NULL;
+    }
+    return largest < LEAST_BUFFER ? BUFFER : largest;
+}
+
+uint64_t slc_m2n_staging(void)
+{
+    const char *algorithm = getenv("NCCL_RESHARD_COPY_ALGORITHM"), *buffers = getenv("NCCL_RESHARD_PACK_BUFFSIZES");
+    if (algorithm != NULL && (strcasecmp(algorithm, "DIRECT") == 0 || strcasecmp(algorithm, "PIPE") == 0))
+        return BEYOND - 1;
+    uint64_t most = buffers == NULL ? BUFFER : largest_buffer(buffers);
+    return most < BEYOND ? most : BEYOND - 1;
+}
