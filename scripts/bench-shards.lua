@@ -251,16 +251,22 @@ end
 
 local function print_ours(row)
    local own, said = row.measured, row.predicted
-   print(("   %-22s %s, %.1f GB/s in all%s; %.3f ms from start to finish"):format("sluice", ms(own.seconds), own.gb_per_s,
+   print(("   %-22s %s, %.1f GB/s in all%s; %.3f ms from the last rank's start to the last one's finish"):format("sluice", ms(own.seconds), own.gb_per_s,
       said.limit_seconds and (", %.3f of the limit of %.3f ms"):format(said.limit_seconds / own.seconds.median, said.limit_seconds * 1e3) or "",
       own.whole_seconds.median * 1e3))
-   print(("   %-22s %.3f ms (%.3f of the measured time): waits for %s"):format("predicted", said.seconds * 1e3, said.seconds / own.seconds.median,
-      said.waits_for))
+   if row.used > 1 then
+      print(("   %-22s %.3f ms (%.3f of the measured time): waits for %s"):format("predicted", said.seconds * 1e3,
+         said.seconds / own.seconds.median, said.waits_for))
+   else
+      print("   predicted              left out: all ranks are on one GPU, and copies within one are not in the model")
+   end
    local T = row.trainers
    print_side("trainers send", { unpack(own.ranks, 1, T) })
    print_side("workers receive", { unpack(own.ranks, T + 1) })
-   print(("   %-22s out: most %.2f GB, over mean %.3f; in: most %.2f GB, over mean %.3f"):format("links", said.link_out.most * 1e-9,
-      said.link_out.imbalance, said.link_in.most * 1e-9, said.link_in.imbalance))
+   if row.used > 1 then
+      print(("   %-22s out: most %.2f GB, over mean %.3f; in: most %.2f GB, over mean %.3f"):format("links", said.link_out.most * 1e-9,
+         said.link_out.imbalance, said.link_in.most * 1e-9, said.link_in.imbalance))
+   end
 end
 
 local function print_row(row)
