@@ -23,18 +23,19 @@ end
 describe("scripts/check-gpu", function()
    it("verifies both roads, with a rank that is killed and replaced, and says what is left out and why", function()
       if gpu.built() then
-         local text, code = check("--only link.replay,link.kill_trainer,link.vmm,wire.moves,wire.full_alone --json -")
+         local text, code = check("--only link.replay,link.kill_trainer,link.vmm,link.pieces,link.nccl,wire.moves,wire.full_alone --json -")
          assert.equal(0, code, text)
          local said = cjson.decode(text)
          local notes = {}
          for _, one in ipairs(said.checks) do
             notes[#notes + 1] = ("%s: %s, %s"):format(one.name, one.outcome, one.note)
          end
-         assert.same({ "link.vmm: left out, this driver has no cuMemCreate",
+         assert.same({ "link.vmm: verified, 40 MB compared", "link.pieces: verified, 111 MB compared, 4 updates in front of late work",
+            "link.nccl_memory: left out, no ncclMemAlloc was found (--nccl names NCCL)",
             "link.replay: verified, 111 MB compared, 4 updates in front of late work",
             "link.kill_trainer: verified, 131 MB compared, 6 updates in front of late work",
             "wire.moves: verified, 40 MB compared", "wire.full_alone: verified, 40 MB compared" }, notes)
-         assert.same({ 4, 0, 1 }, { said.verified, said.failed, said.left_out })
+         assert.same({ 6, 0, 1 }, { said.verified, said.failed, said.left_out })
       end
    end)
 

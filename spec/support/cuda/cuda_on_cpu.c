@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -147,6 +148,7 @@ struct block {
     uint32_t id; /* no two have the same */
     CUipcMemHandle handle; /* of one that was mapped */
     bool mapped;
+    struct piece *piece; /* of VMM: what is mapped there */
 };
 
 static struct {
@@ -167,12 +169,16 @@ static struct block *find(CUdeviceptr address, size_t bytes)
     return NULL;
 }
 
+/* Whether all of it is memory: of one allocation, or of pieces that are mapped side by side. */
 static bool is_device(CUdeviceptr address, size_t bytes)
 {
+    CUdeviceptr end = address + bytes;
     pthread_mutex_lock(&memory.mutex);
-    bool known = find(address, bytes) != NULL;
+    struct block *block = find(address, 1);
+    while (block != NULL && end > (CUdeviceptr)(uintptr_t)(block->base + block->size))
+        block = block->piece == NULL ? NULL : find((CUdeviceptr)(uintptr_t)(block->base + block->size), 1);
     pthread_mutex_unlock(&memory.mutex);
-    return known;
+    return block != NULL;
 }
 
 static CUresult memory_allocate(CUdeviceptr *address, size_t bytes)
@@ -210,7 +216,7 @@ static CUresult drop(CUdeviceptr address, bool mapped)
     pthread_mutex_lock(&memory.mutex);
     for (struct block **at = &memory.first; *at != NULL; at = &(*at)->next) {
         struct block *block = *at;
-        if ((CUdeviceptr)(uintptr_t)block->base != address || block->mapped != mapped)
+        if ((CUdeviceptr)(uintptr_t)block->base != address || block->mapped != mapped || block->piece != NULL)
             continue;
         munmap(block->base, block->size);
         if (!mapped)
@@ -259,16 +265,23 @@ static CUresult pointer_attributes(unsigned int count, CUpointer_attribute *attr
     pthread_mutex_lock(&memory.mutex);
     struct block *block = find(address, 1);
     for (unsigned int i = 0; i < count; i++) {
-        uint32_t fact = 0;
+        uint64_t fact = 0;
+        size_t size = sizeof(uint32_t);
         if (attribute[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
             fact = block != NULL ? CU_MEMORYTYPE_DEVICE : 0;
         else if (attribute[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
             fact = block != NULL ? (uint32_t)block->ordinal : (uint32_t)-2;
         else if (attribute[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
-            fact = block != NULL && !block->mapped;
+            fact = block != NULL && !block->mapped && block->piece == NULL, size = 1;
         else if (attribute[i] == CU_POINTER_ATTRIBUTE_BUFFER_ID)
             fact = block != NULL ? block->id : 0;
-        memcpy(value[i], &fact, attribute[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ? 1 : sizeof fact);
+        else if (attribute[i] == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+            fact = block != NULL && block->piece != NULL ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
+        else if (attribute[i] == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)
+            fact = block != NULL ? (uint64_t)(uintptr_t)block->base : 0, size = sizeof fact;
+        else if (attribute[i] == CU_POINTER_ATTRIBUTE_MAPPING_SIZE)
+            fact = block != NULL ? block->size : 0, size = sizeof fact;
+        memcpy(value[i], &fact, size);
     }
     pthread_mutex_unlock(&memory.mutex);
     return CUDA_SUCCESS;
@@ -285,7 +298,7 @@ static CUresult handle_get(CUipcMemHandle *handle, CUdeviceptr address)
 {
     pthread_mutex_lock(&memory.mutex);
     struct block *block = find(address, 1);
-    bool good = here() != NULL && block != NULL && !block->mapped && (CUdeviceptr)(uintptr_t)block->base == address;
+    bool good = here() != NULL && block != NULL && !block->mapped && block->piece == NULL && (CUdeviceptr)(uintptr_t)block->base == address;
     if (good) {
         struct ticket ticket = { .pid = (int32_t)getpid(), .fd = block->fd, .ordinal = block->ordinal, .size = block->size };
         memset(handle, 0, sizeof *handle);
@@ -344,6 +357,168 @@ static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigne
 static CUresult handle_close(CUdeviceptr address)
 {
     return drop(address, true);
+}
+
+/* ---- memory that is mapped piece by piece ---- */
+
+struct piece {
+    int fd, ordinal, users;
+    size_t size;
+};
+
+static const size_t GRAIN = 2 << 20;
+
+static CUmemGenericAllocationHandle handle_of(struct piece *piece)
+{
+    return (CUmemGenericAllocationHandle)(uintptr_t)piece;
+}
+
+static struct piece *piece_of(CUmemGenericAllocationHandle handle)
+{
+    return (struct piece *)(uintptr_t)handle; /* NOLINT(performance-no-int-to-ptr) */
+}
+
+static struct piece *make_piece(int fd, size_t size, int ordinal)
+{
+    struct piece *made = fd < 0 ? NULL : calloc(1, sizeof *made);
+    if (made != NULL)
+        *made = (struct piece){ .fd = fd, .ordinal = ordinal, .users = 1, .size = size };
+    return made;
+}
+
+static void use_piece(struct piece *piece, int users)
+{
+    pthread_mutex_lock(&memory.mutex);
+    bool last = (piece->users += users) == 0;
+    pthread_mutex_unlock(&memory.mutex);
+    if (!last)
+        return;
+    close(piece->fd);
+    free(piece);
+}
+
+static CUresult piece_create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *how, unsigned long long flags)
+{
+    if (bytes == 0 || bytes % GRAIN != 0 || flags != 0 || how->type != CU_MEM_ALLOCATION_TYPE_PINNED || how->location.id >= DEVICES ||
+        how->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    int fd = memfd_create("gpu", MFD_CLOEXEC);
+    struct piece *made = fd < 0 || ftruncate(fd, (off_t)bytes) != 0 ? NULL : make_piece(fd, bytes, how->location.id);
+    *handle = handle_of(made);
+    return made == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static CUresult piece_release(CUmemGenericAllocationHandle handle)
+{
+    use_piece(piece_of(handle), -1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult piece_retain(CUmemGenericAllocationHandle *handle, void *address)
+{
+    pthread_mutex_lock(&memory.mutex);
+    struct block *block = find((CUdeviceptr)(uintptr_t)address, 1);
+    struct piece *piece = block == NULL ? NULL : block->piece;
+    pthread_mutex_unlock(&memory.mutex);
+    if (piece == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    use_piece(piece, 1);
+    *handle = handle_of(piece);
+    return CUDA_SUCCESS;
+}
+
+static CUresult piece_properties(CUmemAllocationProp *how, CUmemGenericAllocationHandle handle)
+{
+    *how = (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                  .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = piece_of(handle)->ordinal } };
+    return CUDA_SUCCESS;
+}
+
+static CUresult piece_export(void *to, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags)
+{
+    int fd = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && flags == 0 ? fcntl(piece_of(handle)->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    memcpy(to, &fd, sizeof fd);
+    return fd < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult piece_import(CUmemGenericAllocationHandle *handle, void *from, CUmemAllocationHandleType type)
+{
+    struct stat found;
+    int fd = (int)(intptr_t)from;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(fd, &found) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct piece *made = make_piece(fcntl(fd, F_DUPFD_CLOEXEC, 0), (size_t)found.st_size, here()->ordinal);
+    *handle = handle_of(made);
+    return made == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+static CUresult range_grain(size_t *grain, const CUmemAllocationProp *how, CUmemAllocationGranularity_flags flags)
+{
+    (void)how;
+    (void)flags;
+    *grain = GRAIN;
+    return CUDA_SUCCESS;
+}
+
+static CUresult range_reserve(CUdeviceptr *range, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
+{
+    (void)wanted;
+    void *data = bytes % GRAIN != 0 || alignment > GRAIN || flags != 0
+                     ? MAP_FAILED
+                     : mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *range = data == MAP_FAILED ? 0 : (CUdeviceptr)(uintptr_t)data;
+    return data == MAP_FAILED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult range_free(CUdeviceptr range, size_t bytes)
+{
+    return munmap((void *)(uintptr_t)range, bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult range_map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    struct piece *piece = piece_of(handle);
+    struct block *block = offset == 0 && flags == 0 && bytes == piece->size ? calloc(1, sizeof *block) : NULL;
+    if (block == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    void *data = mmap((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, piece->fd, 0);
+    if (data == MAP_FAILED) {
+        free(block);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    use_piece(piece, 1);
+    *block = (struct block){ .base = data, .size = bytes, .fd = -1, .ordinal = piece->ordinal, .piece = piece };
+    pthread_mutex_lock(&memory.mutex);
+    block->id = ++memory.ids;
+    block->next = memory.first;
+    memory.first = block;
+    pthread_mutex_unlock(&memory.mutex);
+    return CUDA_SUCCESS;
+}
+
+static CUresult range_unmap(CUdeviceptr at, size_t bytes)
+{
+    struct block *dropped = NULL;
+    pthread_mutex_lock(&memory.mutex);
+    for (struct block **block = &memory.first; *block != NULL && dropped == NULL; block = &(*block)->next)
+        if ((CUdeviceptr)(uintptr_t)(*block)->base == at && (*block)->size == bytes && (*block)->piece != NULL) {
+            dropped = *block;
+            *block = dropped->next;
+            break;
+        }
+    pthread_mutex_unlock(&memory.mutex);
+    if (dropped == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    (void)mmap(dropped->base, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    use_piece(dropped->piece, -1);
+    free(dropped);
+    return CUDA_SUCCESS;
+}
+
+static CUresult range_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count)
+{
+    return count == 1 && access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && is_device(at, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- streams ---- */
@@ -876,12 +1051,6 @@ static CUresult launch(CUfunction function, unsigned int x, unsigned int y, unsi
     return known->is_sound(work.parameters, holds) ? enqueue(stream, &work) : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-/* Memory that is mapped piece by piece is for real GPUs. */
-static CUresult not_here(void)
-{
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 /* ---- the door ---- */
 
 typedef void (*any)(void);
@@ -953,17 +1122,18 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
         { "cuIpcCloseMemHandle", (any)handle_close },
         { "cuMemcpyBatchAsync", (any)copy_batch },
         { "cuMemcpy3DBatchAsync", (any)copy_boxes },
-        { "cuMemRetainAllocationHandle", (any)not_here },
-        { "cuMemGetAllocationPropertiesFromHandle", (any)not_here },
-        { "cuMemExportToShareableHandle", (any)not_here },
-        { "cuMemImportFromShareableHandle", (any)not_here },
-        { "cuMemGetAllocationGranularity", (any)not_here },
-        { "cuMemAddressReserve", (any)not_here },
-        { "cuMemAddressFree", (any)not_here },
-        { "cuMemMap", (any)not_here },
-        { "cuMemUnmap", (any)not_here },
-        { "cuMemSetAccess", (any)not_here },
-        { "cuMemRelease", (any)not_here },
+        { "cuMemRetainAllocationHandle", (any)piece_retain },
+        { "cuMemGetAllocationPropertiesFromHandle", (any)piece_properties },
+        { "cuMemExportToShareableHandle", (any)piece_export },
+        { "cuMemImportFromShareableHandle", (any)piece_import },
+        { "cuMemGetAllocationGranularity", (any)range_grain },
+        { "cuMemAddressReserve", (any)range_reserve },
+        { "cuMemAddressFree", (any)range_free },
+        { "cuMemMap", (any)range_map },
+        { "cuMemUnmap", (any)range_unmap },
+        { "cuMemSetAccess", (any)range_access },
+        { "cuMemRelease", (any)piece_release },
+        { "cuMemCreate", (any)piece_create },
     };
     const char *old = getenv("SLUICE_CUDA_ON_CPU_VERSION"); /* a driver that is older than some functions */
     (void)flags;
