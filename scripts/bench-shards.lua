@@ -1,5 +1,5 @@
---- The rows of scripts/bench-shards, one after the other, and their table. For each: what `sluice simulate` says, what `sluice run`
--- measures, what NCCL takes for the same parameters (shards_bench), and what becomes of a rank that is killed.
+--- The rows of scripts/bench-shards, one after the other, and their table. For each: what `sluice simulate` says, what `sluice
+-- run` measures, what NCCL takes for the same parameters (shards_bench), and what becomes of a rank that is killed.
 --
 --    luajit scripts/bench-shards.lua --build DIR --nccl FILE [options of scripts/bench-shards]
 
@@ -61,7 +61,8 @@ end
 
 local function median_rate(bytes, seconds)
    local spread = measure.spread(seconds)
-   return { median = bytes / spread.median * 1e-9, smallest = bytes / spread.largest * 1e-9, largest = bytes / spread.smallest * 1e-9 }
+   local giga = bytes * 1e-9
+   return { median = giga / spread.median, smallest = giga / spread.largest, largest = giga / spread.smallest }
 end
 
 -- The rates of every GPU's link, outwards and inwards, alone and while all others send.
@@ -69,7 +70,8 @@ local function links_of(gpus)
    if #gpus == 1 then
       return nil, "there is one GPU: nothing crosses a link"
    end
-   local found, text, code = bench("links --samples %s --bytes %d", options.samples, options.reduced and 2 ^ 20 or 2 ^ 31, options.build)
+   local found, text, code = bench("links --samples %s --bytes %d", options.samples, options.reduced and 2 ^ 20 or 2 ^ 31,
+      options.build)
    if not found or code ~= 0 then
       return nil, text
    end
@@ -135,8 +137,8 @@ end
 
 local function predict(row, machine)
    local links = machine.links
-   local found, text = sluice("simulate", row, "--json --ranks-per-gpu %d --link-domain %d --node %d %s", row.each, #machine.gpus, #machine.gpus,
-      links and ("--link-gb-s %.3f"):format(slowest_rate(links)) or "")
+   local found, text = sluice("simulate", row, "--json --ranks-per-gpu %d --link-domain %d --node %d %s", row.each, #machine.gpus,
+      #machine.gpus, links and ("--link-gb-s %.3f"):format(slowest_rate(links)) or "")
    if not found then
       return nil, text
    end
@@ -156,8 +158,8 @@ local function counted(list)
 end
 
 local function ours(row)
-   local found, text, code = sluice("run", row, "--transport %s --updates %d --quiet --json%s", options.transport, options.samples + 1,
-      options["any-memory"] and " --any-memory" or "")
+   local found, text, code = sluice("run", row, "--transport %s --updates %d --quiet --json%s", options.transport,
+      options.samples + 1, options["any-memory"] and " --any-memory" or "")
    if not found or code ~= 0 then
       return nil, text, code
    end
@@ -167,7 +169,8 @@ local function ours(row)
       for number, one in ipairs(moving) do
          seconds[number] = math.max(seconds[number] or 0, one)
       end
-      ranks[i] = { rank = rank.rank, role = rank.role, bytes = rank.bytes, seconds = moving, gb_per_s = rank.bytes / spread.median * 1e-9 }
+      ranks[i] = { rank = rank.rank, role = rank.role, bytes = rank.bytes, seconds = moving,
+                   gb_per_s = rank.bytes / spread.median * 1e-9 }
    end
    local _, whole = counted(found.update_seconds)
    local bytes = found.bytes_received / found.updates
@@ -220,8 +223,10 @@ local function killed(row)
       end
       last = found
    end
-   return nil, #last.ends == 0 and "every update was over before the kill came" or "not every other rank named the one that was killed",
-      #last.ends == 0 and 2 or 1
+   if #last.ends == 0 then
+      return nil, "every update was over before the kill came"
+   end
+   return nil, "not every other rank named the one that was killed", 1
 end
 
 -- ---- the table ----
@@ -230,12 +235,17 @@ local function ms(spread)
    return ("%.3f ms (%.3f to %.3f)"):format(spread.median * 1e3, spread.smallest * 1e3, spread.largest * 1e3)
 end
 
-local function print_links(machine)
-   for _, link in ipairs(machine.links and machine.links.out or {}) do
-      local back = machine.links.into[link.gpu + 1]
-      print(("GPU %d: out %.1f GB/s (%.1f to %.1f) to GPU %d, in %.1f (%.1f to %.1f) from GPU %d; while all send, out %.1f, in %.1f"):format(link.gpu,
-         link.alone.median, link.alone.smallest, link.alone.largest, link.to, back.alone.median, back.alone.smallest, back.alone.largest, back.from,
-         link.together.median, back.together.median))
+local function line(what, text, ...)
+   print(("   %-22s " .. text):format(what, ...))
+end
+
+local function print_links(links)
+   for _, link in ipairs(links.out) do
+      local back = links.into[link.gpu + 1]
+      local out, into = link.alone, back.alone
+      print(("GPU %d: out %.1f GB/s (%.1f to %.1f) to GPU %d, in %.1f (%.1f to %.1f) from GPU %d; while all send, out %.1f, in %.1f")
+         :format(link.gpu, out.median, out.smallest, out.largest, link.to, into.median, into.smallest, into.largest, back.from,
+            link.together.median, back.together.median))
    end
 end
 
@@ -246,51 +256,72 @@ local function print_side(what, list)
       rates[i] = ("%.1f"):format(rank.gb_per_s)
       most, sum = math.max(most, rank.bytes), sum + rank.bytes
    end
-   print(("   %-22s %s GB/s; most bytes over mean %.3f"):format(what, table.concat(rates, ", "), sum > 0 and most * #list / sum or 1))
+   line(what, "%s GB/s; most bytes over mean %.3f", table.concat(rates, ", "), sum > 0 and most * #list / sum or 1)
 end
 
 local function print_ours(row)
-   local own, said = row.measured, row.predicted
-   print(("   %-22s %s, %.1f GB/s in all%s; %.3f ms from the last rank's start to the last one's finish"):format("sluice", ms(own.seconds), own.gb_per_s,
-      said.limit_seconds and (", %.3f of the limit of %.3f ms"):format(said.limit_seconds / own.seconds.median, said.limit_seconds * 1e3) or "",
-      own.whole_seconds.median * 1e3))
-   if row.used > 1 then
-      print(("   %-22s %.3f ms (%.3f of the measured time): waits for %s"):format("predicted", said.seconds * 1e3,
-         said.seconds / own.seconds.median, said.waits_for))
-   else
-      print("   predicted              left out: all ranks are on one GPU, and copies within one are not in the model")
-   end
-   local T = row.trainers
+   local own, said, T = row.measured, row.predicted, row.trainers
+   local limit = said.limit_seconds
+   line("sluice", "%s, %.1f GB/s in all%s", ms(own.seconds), own.gb_per_s,
+      limit and (", %.3f of the limit of %.3f ms"):format(limit / own.seconds.median, limit * 1e3) or "")
+   line("", "%.3f ms from the last rank's start to the last one's finish", own.whole_seconds.median * 1e3)
    print_side("trainers send", { unpack(own.ranks, 1, T) })
    print_side("workers receive", { unpack(own.ranks, T + 1) })
-   if row.used > 1 then
-      print(("   %-22s out: most %.2f GB, over mean %.3f; in: most %.2f GB, over mean %.3f"):format("links", said.link_out.most * 1e-9,
-         said.link_out.imbalance, said.link_in.most * 1e-9, said.link_in.imbalance))
+   if row.used == 1 then
+      return line("predicted", "left out: all ranks are on one GPU, and copies within one are not in the model")
+   end
+   line("predicted", "%.3f ms (%.3f of the measured time): waits for %s", said.seconds * 1e3, said.seconds / own.seconds.median,
+      said.waits_for)
+   line("links", "out: most %.2f GB, over mean %.3f; in: most %.2f GB, over mean %.3f", said.link_out.most * 1e-9,
+      said.link_out.imbalance, said.link_in.most * 1e-9, said.link_in.imbalance)
+end
+
+local function print_peers(row)
+   if not row.peers then
+      return line("through trainer 0", "left out: %s", row.why_no_peers)
+   end
+   for _, way in ipairs(row.peers.ways) do
+      line(way.name == "packed" and "packed broadcast" or "gather and broadcast", "%s, %.2f times as long", ms(way.seconds),
+         way.seconds.median / row.measured.seconds.median)
    end
 end
 
+local function print_killed(row)
+   if not row.killed then
+      return line("killed in the middle", "left out: %s", row.why_no_kill)
+   end
+   local first = math.huge
+   for _, one in ipairs(row.killed.ends) do
+      first = math.min(first, one.seconds)
+   end
+   line("killed in the middle", "%s: every other rank named it, %.3f to %.3f s after", row.killed.killed_role, first,
+      row.killed.slowest_s)
+end
+
 local function print_row(row)
-   print(("\n%s: %d to %d ranks on %d of %d GPUs, %d on each"):format(row.title, row.trainers, row.workers, row.used, row.gpus, row.each))
    if not row.measured then
-      return print("   left out: " .. row.why)
+      print(("\n%s\n   left out: %s"):format(row.title or row.name, row.why))
+      return
    end
+   print(("\n%s: %d to %d ranks on %d of %d GPUs, %d on each"):format(row.title, row.trainers, row.workers, row.used, row.gpus,
+      row.each))
    print_ours(row)
-   for _, way in ipairs(row.peers and row.peers.ways or {}) do
-      print(("   %-22s %s, %.2f times as long"):format(way.name == "packed" and "packed broadcast" or "gather and broadcast", ms(way.seconds),
-         way.seconds.median / row.measured.seconds.median))
-   end
-   if not row.peers then
-      print("   through trainer 0      left out: " .. row.why_no_peers)
-   end
-   if row.killed then
-      local first = math.huge
-      for _, one in ipairs(row.killed.ends) do
-         first = math.min(first, one.seconds)
-      end
-      print(("   %-22s %s: every other rank named it, %.3f to %.3f s after"):format("killed in the middle", row.killed.killed_role, first,
-         row.killed.slowest_s))
+   print_peers(row)
+   print_killed(row)
+end
+
+local function print_all(rows, machine)
+   print(("%d GPUs (%s), driver %s, CUDA %s, %s"):format(#machine.gpus, machine.gpus[1].name, machine.driver or "unknown", machine.cuda,
+      machine.date))
+   print(("medians of %s with the smallest and the largest, after one that does not count; every byte of every sample compared")
+      :format(options.samples))
+   if machine.links then
+      print_links(machine.links)
    else
-      print("   killed in the middle   left out: " .. row.why_no_kill)
+      print("links left out: " .. machine.why_no_links)
+   end
+   for _, row in ipairs(rows) do
+      print_row(row)
    end
 end
 
@@ -379,24 +410,11 @@ local faults = 0
 for _, row in ipairs(rows) do
    faults = faults + (measure_row(row, machine) and 1 or 0)
 end
-print(("%d GPUs (%s), driver %s, CUDA %s, %s"):format(#machine.gpus, machine.gpus[1].name, machine.driver or "unknown", machine.cuda, machine.date))
-print(("medians of %s with the smallest and the largest, after one that does not count; every byte of every sample compared"):format(options.samples))
-if machine.links then
-   print_links(machine)
-else
-   print("links left out: " .. machine.why_no_links)
-end
-for _, row in ipairs(rows) do
-   if row.trainers then
-      print_row(row)
-   else
-      print(("\n%s\n   left out: %s"):format(row.name, row.why))
-   end
-end
+print_all(rows, machine)
 if options.json then
    local file = assert(io.open(options.json, "w"))
-   file:write(cjson.encode({ machine = machine, samples = tonumber(options.samples), layers = tonumber(options.layers), reduced = options.reduced or false,
-                             transport = options.transport, rows = rows }), "\n")
+   file:write(cjson.encode({ machine = machine, samples = tonumber(options.samples), layers = tonumber(options.layers),
+                             reduced = options.reduced or false, transport = options.transport, rows = rows }), "\n")
    file:close()
    say("wrote %s", options.json)
 end

@@ -225,9 +225,9 @@ end
 --- Predicts an update.
 -- @param traffic what native.traffic gives; `staging_slots` may say the deployment's
 -- @param model of cost.model
--- @return { strategies = rows (the last, forwarded, only where several workers get the same), places = { gpus =, nodes = } }; a row has name, title, seconds, phases, bottleneck, sent (of
---    trainers), received (of workers), link_out, link_in, card_out, card_in (each total, most, at, mean, imbalance), peers,
---    staging, flow (the bytes of every rank, link and card)
+-- @return { strategies = rows, places = { gpus =, nodes = } }; the last row, forwarded, only where several workers get the same. A row
+--    has name, title, seconds, phases, bottleneck, sent (of trainers), received (of workers), link_out, link_in, card_out, card_in
+--    (each total, most, at, mean, imbalance), peers, staging, flow (the bytes of every rank, link and card)
 function simulate.predict(traffic, model)
    local rows, gpus, nodes = {}, nil, nil
    for i, make in ipairs({ ours, reshard, broadcast, packed, forwarded }) do

@@ -1,5 +1,5 @@
---- The deployments of scripts/bench-shards, made small: each is planned, moved by the host transport, and verified. And the script
--- itself, on GPUs and NCCL for which processors stand in (spec/support/cuda/).
+--- The deployments of scripts/bench-shards, made small: each is planned, moved by the host transport, and verified. And the
+-- script itself, on GPUs and NCCL for which processors stand in (spec/support/cuda/).
 
 local cjson = require "cjson"
 local deployments = require "posix.dirent"
@@ -16,7 +16,8 @@ describe("the sharded deployments", function()
    for _, row in ipairs(shards.rows) do
       it(("move %s in place, every byte verified"):format(row.title), function()
          local object = run(shards.folder .. row.name .. ".lua", shards.reduced(row))
-         assert.same({ true, row.trainers, row.workers, 0 }, { object.verified, object.trainers, object.workers, object.parameters_full })
+         assert.same({ true, row.trainers, row.workers, 0 },
+            { object.verified, object.trainers, object.workers, object.parameters_full })
       end)
    end
 
@@ -35,17 +36,18 @@ describe("the sharded deployments", function()
 end)
 
 describe("experts spread over ep and cut over tp", function()
+   local one = shards.folder .. "qwen3-30b-a3b-ep4-ep2-tp2.lua"
+   local other = "--set model.size=null --set model.config.num_experts=null --set model.config.moe_intermediate_size=null "
+      .. "--set model.config.num_local_experts=6 "
    local models = {
       { "packed", "--set model.experts=packed" },
-      { "of Mixtral", "--set model.size=null --set model.family=mixtral --set rules=mixtral --set model.config.num_experts=null "
-         .. "--set model.config.moe_intermediate_size=null --set model.config.num_local_experts=6" },
-      { "of GPT-OSS, in units that tp does not divide", "--set model.size=null --set model.family=gpt_oss --set rules=gpt_oss "
-         .. "--set model.config.num_experts=null --set model.config.moe_intermediate_size=null --set model.config.num_local_experts=6 "
+      { "of Mixtral", other .. "--set model.family=mixtral --set rules=mixtral" },
+      { "of GPT-OSS, in units that tp does not divide", other .. "--set model.family=gpt_oss --set rules=gpt_oss "
          .. "--set model.config.intermediate_size=45" },
    }
    for _, model in ipairs(models) do
       it("are verified where they are " .. model[1], function()
-         local object = run(shards.folder .. "qwen3-30b-a3b-ep4-ep2-tp2.lua", shards.reduced({ experts = true }) .. " " .. model[2])
+         local object = run(one, shards.reduced({ experts = true }) .. " " .. model[2])
          assert.same({ true, 0 }, { object.verified, object.parameters_full })
       end)
    end
@@ -64,8 +66,8 @@ describe("scripts/bench-shards", function()
       end
       local path = program.file("")
       local environment = "NCCL_ON_CPU_BLOCKING=1 LD_LIBRARY_PATH=" .. folder .. "spec/cuda NCCL_MULTI_RANK_GPU_ENABLE=1"
-      local said, code = bench(("--build %s --reduced --samples 1 --rows qwen3-30b-a3b-ep4-ep2-tp2 --nccl %sspec/nccl/libnccl.so.2 --json %s"):format(folder,
-         folder, path), environment)
+      local said, code = bench(("--build %s --reduced --samples 1 --rows qwen3-30b-a3b-ep4-ep2-tp2 --nccl %sspec/nccl/libnccl.so.2 "
+         .. "--json %s"):format(folder, folder, path), environment)
       local file = assert(io.open(path))
       local row = cjson.decode(file:read("*a")).rows[1]
       file:close()
@@ -87,8 +89,8 @@ describe("scripts/bench-shards", function()
 
    it("ends with 3 and the reason where nothing can be measured, and refuses what it does not know with 2", function()
       local said, code = bench("--build spec")
-      assert.same({ 3, "bench-shards: nothing can be measured: spec has no shards_bench and libsluice_cuda.so, which are built where nvcc and "
-         .. "nccl.h are found\n" }, { code, said })
+      assert.same({ 3, "bench-shards: nothing can be measured: spec has no shards_bench and libsluice_cuda.so, which are built "
+         .. "where nvcc and nccl.h are found\n" }, { code, said })
       said, code = bench("--rws a")
       assert.same({ 2, "bench-shards: unknown argument --rws; scripts/bench-shards --help tells\n" }, { code, said })
    end)

@@ -46,7 +46,8 @@ typedef struct slc_traffic {
     size_t nkinds;
     slc_kind *kind;
     /*
-     * The same update where a piece that several workers get goes to the first of them and on from worker to worker: in `rank` a trainer's bytes sent and a worker's received and sent on, in `copies` those of every sender.
+     * The same update where a piece that several workers get goes to the first of them and on from worker to worker: in `rank` a
+     * trainer's bytes sent and a worker's received and sent on, in `copies` those of every sender.
      */
     bool forwards; /* whether there is such a piece */
     slc_load forwarded;
