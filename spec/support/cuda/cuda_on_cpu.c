@@ -7,6 +7,7 @@
  * Built as libcuda.so.1 for specs; never installed. Addresses are those of shared memory (memfd), mapped by whoever opens
  * a handle.
  */
+#include "cuda_on_cpu.h"
 #include "kernels_on_cpu.h"
 
 #include <cuda.h>
@@ -26,20 +27,16 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DEVICES = 2, DRIVER = 13000, MOST_CONTEXTS = 16 };
+enum { DRIVER = 13000, MOST_CONTEXTS = 16 };
 static const size_t MEMORY = (size_t)8 << 30; /* of each device, as it says */
 
 /* ---- contexts ---- */
-
-struct CUctx_st {
-    int ordinal;
-};
 
 static struct CUctx_st primary[DEVICES] = { { 0 }, { 1 } };
 static _Thread_local CUcontext current[MOST_CONTEXTS];
 static _Thread_local int entered;
 
-static CUcontext here(void)
+CUcontext cpu_here(void)
 {
     return entered > 0 ? current[entered - 1] : NULL;
 }
@@ -108,16 +105,16 @@ static CUresult context_pop(CUcontext *context)
 
 static CUresult context_device(CUdevice *device)
 {
-    if (here() == NULL)
+    if (cpu_here() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
-    *device = here()->ordinal;
+    *device = cpu_here()->ordinal;
     return CUDA_SUCCESS;
 }
 
 static CUresult context_peer(CUcontext context, unsigned int flags)
 {
     (void)flags;
-    return here() == NULL || context == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+    return cpu_here() == NULL || context == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 static CUresult error_name(CUresult error, const char **text)
@@ -139,29 +136,11 @@ static CUresult error_string(CUresult error, const char **text)
 
 /* ---- memory ---- */
 
-/* An allocation of this process, or one that it mapped. */
-struct block {
-    struct block *next;
-    unsigned char *base;
-    size_t size;
-    int fd, ordinal;
-    uint32_t id; /* no two have the same */
-    CUipcMemHandle handle; /* of one that was mapped */
-    bool mapped;
-    struct piece *piece; /* of VMM: what is mapped there */
-};
+struct cpu_memory cpu_memory = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-static struct {
-    pthread_mutex_t mutex;
-    struct block *first;
-    size_t taken[DEVICES];
-    uint32_t ids;
-} memory = { .mutex = PTHREAD_MUTEX_INITIALIZER };
-
-/* Under the mutex. */
-static struct block *find(CUdeviceptr address, size_t bytes)
+struct block *cpu_find(CUdeviceptr address, size_t bytes)
 {
-    for (struct block *block = memory.first; block != NULL; block = block->next) {
+    for (struct block *block = cpu_memory.first; block != NULL; block = block->next) {
         uintptr_t base = (uintptr_t)block->base;
         if (address >= base && address - base < block->size && bytes <= block->size - (address - base))
             return block;
@@ -169,30 +148,29 @@ static struct block *find(CUdeviceptr address, size_t bytes)
     return NULL;
 }
 
-/* Whether all of it is memory: of one allocation, or of pieces that are mapped side by side. */
-static bool is_device(CUdeviceptr address, size_t bytes)
+bool cpu_is_device(CUdeviceptr address, size_t bytes)
 {
     CUdeviceptr end = address + bytes;
-    pthread_mutex_lock(&memory.mutex);
-    struct block *block = find(address, 1);
+    pthread_mutex_lock(&cpu_memory.mutex);
+    struct block *block = cpu_find(address, 1);
     while (block != NULL && end > (CUdeviceptr)(uintptr_t)(block->base + block->size))
-        block = block->piece == NULL ? NULL : find((CUdeviceptr)(uintptr_t)(block->base + block->size), 1);
-    pthread_mutex_unlock(&memory.mutex);
+        block = block->piece == NULL ? NULL : cpu_find((CUdeviceptr)(uintptr_t)(block->base + block->size), 1);
+    pthread_mutex_unlock(&cpu_memory.mutex);
     return block != NULL;
 }
 
 static CUresult memory_allocate(CUdeviceptr *address, size_t bytes)
 {
-    if (here() == NULL)
+    if (cpu_here() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&memory.mutex);
-    size_t *taken = &memory.taken[here()->ordinal];
+    pthread_mutex_lock(&cpu_memory.mutex);
+    size_t *taken = &cpu_memory.taken[cpu_here()->ordinal];
     bool fits = bytes <= MEMORY - *taken;
     if (fits)
         *taken += bytes;
-    pthread_mutex_unlock(&memory.mutex);
+    pthread_mutex_unlock(&cpu_memory.mutex);
     struct block *block = fits ? calloc(1, sizeof *block) : NULL;
     int fd = block == NULL ? -1 : memfd_create("gpu", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
@@ -200,12 +178,12 @@ static CUresult memory_allocate(CUdeviceptr *address, size_t bytes)
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *block = (struct block){ .base = data, .size = bytes, .fd = fd, .ordinal = here()->ordinal };
-    pthread_mutex_lock(&memory.mutex);
-    block->id = ++memory.ids;
-    block->next = memory.first;
-    memory.first = block;
-    pthread_mutex_unlock(&memory.mutex);
+    *block = (struct block){ .base = data, .size = bytes, .fd = fd, .ordinal = cpu_here()->ordinal };
+    pthread_mutex_lock(&cpu_memory.mutex);
+    block->id = ++cpu_memory.ids;
+    block->next = cpu_memory.first;
+    cpu_memory.first = block;
+    pthread_mutex_unlock(&cpu_memory.mutex);
     *address = (CUdeviceptr)(uintptr_t)data;
     return CUDA_SUCCESS;
 }
@@ -213,14 +191,14 @@ static CUresult memory_allocate(CUdeviceptr *address, size_t bytes)
 static CUresult drop(CUdeviceptr address, bool mapped)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&memory.mutex);
-    for (struct block **at = &memory.first; *at != NULL; at = &(*at)->next) {
+    pthread_mutex_lock(&cpu_memory.mutex);
+    for (struct block **at = &cpu_memory.first; *at != NULL; at = &(*at)->next) {
         struct block *block = *at;
         if ((CUdeviceptr)(uintptr_t)block->base != address || block->mapped != mapped || block->piece != NULL)
             continue;
         munmap(block->base, block->size);
         if (!mapped)
-            memory.taken[block->ordinal] -= block->size;
+            cpu_memory.taken[block->ordinal] -= block->size;
         if (block->fd >= 0)
             close(block->fd);
         *at = block->next;
@@ -228,42 +206,42 @@ static CUresult drop(CUdeviceptr address, bool mapped)
         result = CUDA_SUCCESS;
         break;
     }
-    pthread_mutex_unlock(&memory.mutex);
+    pthread_mutex_unlock(&cpu_memory.mutex);
     return result;
 }
 
 static CUresult memory_free(CUdeviceptr address)
 {
-    return here() == NULL ? CUDA_ERROR_INVALID_CONTEXT : drop(address, false);
+    return cpu_here() == NULL ? CUDA_ERROR_INVALID_CONTEXT : drop(address, false);
 }
 
 static CUresult memory_info(size_t *left, size_t *all)
 {
-    if (here() == NULL)
+    if (cpu_here() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     *all = MEMORY;
-    *left = MEMORY - memory.taken[here()->ordinal];
+    *left = MEMORY - cpu_memory.taken[cpu_here()->ordinal];
     return CUDA_SUCCESS;
 }
 
 static CUresult memory_range(CUdeviceptr *base, size_t *size, CUdeviceptr address)
 {
-    if (here() == NULL)
+    if (cpu_here() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
-    pthread_mutex_lock(&memory.mutex);
-    struct block *block = find(address, 1);
+    pthread_mutex_lock(&cpu_memory.mutex);
+    struct block *block = cpu_find(address, 1);
     if (block != NULL) {
         *base = (CUdeviceptr)(uintptr_t)block->base;
         *size = block->size;
     }
-    pthread_mutex_unlock(&memory.mutex);
+    pthread_mutex_unlock(&cpu_memory.mutex);
     return block == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
 static CUresult pointer_attributes(unsigned int count, CUpointer_attribute *attribute, void **value, CUdeviceptr address)
 {
-    pthread_mutex_lock(&memory.mutex);
-    struct block *block = find(address, 1);
+    pthread_mutex_lock(&cpu_memory.mutex);
+    struct block *block = cpu_find(address, 1);
     for (unsigned int i = 0; i < count; i++) {
         uint64_t fact = 0;
         size_t size = sizeof(uint32_t);
@@ -283,7 +261,7 @@ static CUresult pointer_attributes(unsigned int count, CUpointer_attribute *attr
             fact = block != NULL ? block->size : 0, size = sizeof fact;
         memcpy(value[i], &fact, size);
     }
-    pthread_mutex_unlock(&memory.mutex);
+    pthread_mutex_unlock(&cpu_memory.mutex);
     return CUDA_SUCCESS;
 }
 
@@ -296,25 +274,25 @@ struct ticket {
 
 static CUresult handle_get(CUipcMemHandle *handle, CUdeviceptr address)
 {
-    pthread_mutex_lock(&memory.mutex);
-    struct block *block = find(address, 1);
-    bool good = here() != NULL && block != NULL && !block->mapped && block->piece == NULL && (CUdeviceptr)(uintptr_t)block->base == address;
+    pthread_mutex_lock(&cpu_memory.mutex);
+    struct block *block = cpu_find(address, 1);
+    bool good = cpu_here() != NULL && block != NULL && !block->mapped && block->piece == NULL && (CUdeviceptr)(uintptr_t)block->base == address;
     if (good) {
         struct ticket ticket = { .pid = (int32_t)getpid(), .fd = block->fd, .ordinal = block->ordinal, .size = block->size };
         memset(handle, 0, sizeof *handle);
         memcpy(handle, &ticket, sizeof ticket);
     }
-    pthread_mutex_unlock(&memory.mutex);
+    pthread_mutex_unlock(&cpu_memory.mutex);
     return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static bool is_open(const CUipcMemHandle *handle)
 {
     bool found = false;
-    pthread_mutex_lock(&memory.mutex);
-    for (struct block *block = memory.first; block != NULL && !found; block = block->next)
+    pthread_mutex_lock(&cpu_memory.mutex);
+    for (struct block *block = cpu_memory.first; block != NULL && !found; block = block->next)
         found = block->mapped && memcmp(&block->handle, handle, sizeof *handle) == 0;
-    pthread_mutex_unlock(&memory.mutex);
+    pthread_mutex_unlock(&cpu_memory.mutex);
     return found;
 }
 
@@ -323,14 +301,14 @@ static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigne
     struct ticket ticket;
     char path[64];
     memcpy(&ticket, &handle, sizeof ticket);
-    if (here() == NULL || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+    if (cpu_here() == NULL || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (ticket.pid == (int32_t)getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
     if (is_open(&handle))
         return CUDA_ERROR_ALREADY_MAPPED;
     const char *apart = getenv("SLUICE_CUDA_ON_CPU_APART"); /* from so many bytes on, the GPUs do not reach each other's memory */
-    if (apart != NULL && ticket.ordinal != here()->ordinal && ticket.size >= strtoull(apart, NULL, 10))
+    if (apart != NULL && ticket.ordinal != cpu_here()->ordinal && ticket.size >= strtoull(apart, NULL, 10))
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket.pid, ticket.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -345,11 +323,11 @@ static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigne
     *block = (struct block){
         .base = data, .size = ticket.size, .fd = -1, .ordinal = ticket.ordinal, .handle = handle, .mapped = true
     };
-    pthread_mutex_lock(&memory.mutex);
-    block->id = ++memory.ids;
-    block->next = memory.first;
-    memory.first = block;
-    pthread_mutex_unlock(&memory.mutex);
+    pthread_mutex_lock(&cpu_memory.mutex);
+    block->id = ++cpu_memory.ids;
+    block->next = cpu_memory.first;
+    cpu_memory.first = block;
+    pthread_mutex_unlock(&cpu_memory.mutex);
     *address = (CUdeviceptr)(uintptr_t)data;
     return CUDA_SUCCESS;
 }
@@ -357,168 +335,6 @@ static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigne
 static CUresult handle_close(CUdeviceptr address)
 {
     return drop(address, true);
-}
-
-/* ---- memory that is mapped piece by piece ---- */
-
-struct piece {
-    int fd, ordinal, users;
-    size_t size;
-};
-
-static const size_t GRAIN = 2 << 20;
-
-static CUmemGenericAllocationHandle handle_of(struct piece *piece)
-{
-    return (CUmemGenericAllocationHandle)(uintptr_t)piece;
-}
-
-static struct piece *piece_of(CUmemGenericAllocationHandle handle)
-{
-    return (struct piece *)(uintptr_t)handle; /* NOLINT(performance-no-int-to-ptr) */
-}
-
-static struct piece *make_piece(int fd, size_t size, int ordinal)
-{
-    struct piece *made = fd < 0 ? NULL : calloc(1, sizeof *made);
-    if (made != NULL)
-        *made = (struct piece){ .fd = fd, .ordinal = ordinal, .users = 1, .size = size };
-    return made;
-}
-
-static void use_piece(struct piece *piece, int users)
-{
-    pthread_mutex_lock(&memory.mutex);
-    bool last = (piece->users += users) == 0;
-    pthread_mutex_unlock(&memory.mutex);
-    if (!last)
-        return;
-    close(piece->fd);
-    free(piece);
-}
-
-static CUresult piece_create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *how, unsigned long long flags)
-{
-    if (bytes == 0 || bytes % GRAIN != 0 || flags != 0 || how->type != CU_MEM_ALLOCATION_TYPE_PINNED || how->location.id >= DEVICES ||
-        how->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_INVALID_VALUE;
-    int fd = memfd_create("gpu", MFD_CLOEXEC);
-    struct piece *made = fd < 0 || ftruncate(fd, (off_t)bytes) != 0 ? NULL : make_piece(fd, bytes, how->location.id);
-    *handle = handle_of(made);
-    return made == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-static CUresult piece_release(CUmemGenericAllocationHandle handle)
-{
-    use_piece(piece_of(handle), -1);
-    return CUDA_SUCCESS;
-}
-
-static CUresult piece_retain(CUmemGenericAllocationHandle *handle, void *address)
-{
-    pthread_mutex_lock(&memory.mutex);
-    struct block *block = find((CUdeviceptr)(uintptr_t)address, 1);
-    struct piece *piece = block == NULL ? NULL : block->piece;
-    pthread_mutex_unlock(&memory.mutex);
-    if (piece == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    use_piece(piece, 1);
-    *handle = handle_of(piece);
-    return CUDA_SUCCESS;
-}
-
-static CUresult piece_properties(CUmemAllocationProp *how, CUmemGenericAllocationHandle handle)
-{
-    *how = (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                  .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = piece_of(handle)->ordinal } };
-    return CUDA_SUCCESS;
-}
-
-static CUresult piece_export(void *to, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags)
-{
-    int fd = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && flags == 0 ? fcntl(piece_of(handle)->fd, F_DUPFD_CLOEXEC, 0) : -1;
-    memcpy(to, &fd, sizeof fd);
-    return fd < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-static CUresult piece_import(CUmemGenericAllocationHandle *handle, void *from, CUmemAllocationHandleType type)
-{
-    struct stat found;
-    int fd = (int)(intptr_t)from;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(fd, &found) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct piece *made = make_piece(fcntl(fd, F_DUPFD_CLOEXEC, 0), (size_t)found.st_size, here()->ordinal);
-    *handle = handle_of(made);
-    return made == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-}
-
-static CUresult range_grain(size_t *grain, const CUmemAllocationProp *how, CUmemAllocationGranularity_flags flags)
-{
-    (void)how;
-    (void)flags;
-    *grain = GRAIN;
-    return CUDA_SUCCESS;
-}
-
-static CUresult range_reserve(CUdeviceptr *range, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
-{
-    (void)wanted;
-    void *data = bytes % GRAIN != 0 || alignment > GRAIN || flags != 0
-                     ? MAP_FAILED
-                     : mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    *range = data == MAP_FAILED ? 0 : (CUdeviceptr)(uintptr_t)data;
-    return data == MAP_FAILED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-static CUresult range_free(CUdeviceptr range, size_t bytes)
-{
-    return munmap((void *)(uintptr_t)range, bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult range_map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
-    struct piece *piece = piece_of(handle);
-    struct block *block = offset == 0 && flags == 0 && bytes == piece->size ? calloc(1, sizeof *block) : NULL;
-    if (block == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    void *data = mmap((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, piece->fd, 0);
-    if (data == MAP_FAILED) {
-        free(block);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    use_piece(piece, 1);
-    *block = (struct block){ .base = data, .size = bytes, .fd = -1, .ordinal = piece->ordinal, .piece = piece };
-    pthread_mutex_lock(&memory.mutex);
-    block->id = ++memory.ids;
-    block->next = memory.first;
-    memory.first = block;
-    pthread_mutex_unlock(&memory.mutex);
-    return CUDA_SUCCESS;
-}
-
-static CUresult range_unmap(CUdeviceptr at, size_t bytes)
-{
-    struct block *dropped = NULL;
-    pthread_mutex_lock(&memory.mutex);
-    for (struct block **block = &memory.first; *block != NULL && dropped == NULL; block = &(*block)->next)
-        if ((CUdeviceptr)(uintptr_t)(*block)->base == at && (*block)->size == bytes && (*block)->piece != NULL) {
-            dropped = *block;
-            *block = dropped->next;
-            break;
-        }
-    pthread_mutex_unlock(&memory.mutex);
-    if (dropped == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    (void)mmap(dropped->base, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    use_piece(dropped->piece, -1);
-    free(dropped);
-    return CUDA_SUCCESS;
-}
-
-static CUresult range_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count)
-{
-    return count == 1 && access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && is_device(at, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- streams ---- */
@@ -651,7 +467,7 @@ static void *run(void *context)
 
 static CUresult stream_create(CUstream *out, unsigned int flags)
 {
-    if (here() == NULL || flags != CU_STREAM_NON_BLOCKING)
+    if (cpu_here() == NULL || flags != CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_CONTEXT;
     struct CUstream_st *stream = calloc(1, sizeof *stream);
     if (stream == NULL)
@@ -659,7 +475,7 @@ static CUresult stream_create(CUstream *out, unsigned int flags)
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->changed, NULL);
     stream->last = &stream->first;
-    stream->ordinal = here()->ordinal;
+    stream->ordinal = cpu_here()->ordinal;
     if (pthread_create(&stream->thread, NULL, run, stream) != 0) {
         free(stream);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -683,9 +499,9 @@ static CUresult stream_destroy(CUstream stream)
 
 static CUresult enqueue(CUstream stream, const struct work *what)
 {
-    struct work *work = here() == NULL ? NULL : malloc(sizeof *work);
+    struct work *work = cpu_here() == NULL ? NULL : malloc(sizeof *work);
     if (work == NULL)
-        return here() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_OUT_OF_MEMORY;
+        return cpu_here() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_OUT_OF_MEMORY;
     *work = *what;
     work->next = NULL;
     pthread_mutex_lock(&stream->mutex);
@@ -705,7 +521,7 @@ static CUresult enqueue(CUstream stream, const struct work *what)
 
 static CUresult stream_query(CUstream stream)
 {
-    if (here() == NULL)
+    if (cpu_here() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&stream->mutex);
     bool idle = stream->waiting == 0, captured = stream->captured != NULL;
@@ -724,7 +540,7 @@ static CUresult stream_synchronize(CUstream stream)
 
 static CUresult stream_write(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
 {
-    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || !is_device(address, sizeof value))
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || !cpu_is_device(address, sizeof value))
         return CUDA_ERROR_INVALID_VALUE;
     const struct work work = { .what = RAISE, .to = (unsigned char *)(uintptr_t)address, .value = value };
     return enqueue(stream, &work);
@@ -732,7 +548,7 @@ static CUresult stream_write(CUstream stream, CUdeviceptr address, cuuint64_t va
 
 static CUresult stream_wait(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
 {
-    if (flags != CU_STREAM_WAIT_VALUE_GEQ || !is_device(address, sizeof value))
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ || !cpu_is_device(address, sizeof value))
         return CUDA_ERROR_INVALID_VALUE;
     const struct work work = { .what = WAIT, .from = (const unsigned char *)(uintptr_t)address, .value = value };
     return enqueue(stream, &work);
@@ -742,7 +558,7 @@ static CUresult stream_wait(CUstream stream, CUdeviceptr address, cuuint64_t val
 
 static CUresult event_create(CUevent *event, unsigned int flags)
 {
-    if (here() == NULL || (flags & CU_EVENT_INTERPROCESS) != 0)
+    if (cpu_here() == NULL || (flags & CU_EVENT_INTERPROCESS) != 0)
         return CUDA_ERROR_INVALID_CONTEXT;
     *event = calloc(1, sizeof **event);
     if (*event == NULL)
@@ -777,7 +593,7 @@ static CUresult event_record(CUevent event, CUstream stream)
 
 static CUresult event_query(CUevent event)
 {
-    if (here() == NULL)
+    if (cpu_here() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     return __atomic_load_n(&event->done, __ATOMIC_ACQUIRE) < __atomic_load_n(&event->recorded, __ATOMIC_RELAXED)
                ? CUDA_ERROR_NOT_READY
@@ -822,7 +638,7 @@ static CUresult capture_mode(CUstreamCaptureMode *mode)
 static CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
 {
     (void)mode;
-    struct CUgraph_st *graph = here() == NULL || stream->captured != NULL ? NULL : calloc(1, sizeof *graph);
+    struct CUgraph_st *graph = cpu_here() == NULL || stream->captured != NULL ? NULL : calloc(1, sizeof *graph);
     if (graph == NULL)
         return CUDA_ERROR_ILLEGAL_STATE;
     graph->last = &graph->first;
@@ -850,7 +666,7 @@ static CUresult graph_destroy(CUgraph graph)
 /* What runs is a list of its own, as the real one is. */
 static CUresult graph_instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
-    struct CUgraph_st *made = here() == NULL || flags != 0 ? NULL : calloc(1, sizeof *made);
+    struct CUgraph_st *made = cpu_here() == NULL || flags != 0 ? NULL : calloc(1, sizeof *made);
     if (made == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     made->last = &made->first;
@@ -894,9 +710,9 @@ static CUresult copy_box(CUstream stream, struct work *work)
     if (work->width == 0 || work->height == 0 || work->depth == 0 || work->to_pitch < work->width ||
         work->from_pitch < work->width)
         return CUDA_ERROR_INVALID_VALUE;
-    bool to = is_device((CUdeviceptr)(uintptr_t)work->to,
+    bool to = cpu_is_device((CUdeviceptr)(uintptr_t)work->to,
                         reach(work->width, work->height, work->depth, work->to_pitch, work->to_layer));
-    bool from = is_device((CUdeviceptr)(uintptr_t)work->from,
+    bool from = cpu_is_device((CUdeviceptr)(uintptr_t)work->from,
                           reach(work->width, work->height, work->depth, work->from_pitch, work->from_layer));
     work->what = COPY;
     return to || from ? enqueue(stream, work) : CUDA_ERROR_INVALID_VALUE;
@@ -934,7 +750,7 @@ static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
     if (count == 0 || nattributes != 1 || first[0] != 0 || attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
-        CUresult result = is_device(to[i], bytes[i]) && is_device(from[i], bytes[i]) ? copy(to[i], from[i], bytes[i], stream)
+        CUresult result = cpu_is_device(to[i], bytes[i]) && cpu_is_device(from[i], bytes[i]) ? copy(to[i], from[i], bytes[i], stream)
                                                                                      : CUDA_ERROR_INVALID_VALUE;
         if (result != CUDA_SUCCESS) {
             *failed = i;
@@ -974,7 +790,7 @@ static CUresult fill(CUdeviceptr to, unsigned char byte, size_t bytes, CUstream 
     const struct work work = {
         .what = FILL, .to = (unsigned char *)(uintptr_t)to, .width = bytes, .height = 1, .depth = 1, .byte = byte
     };
-    return is_device(to, bytes) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
+    return cpu_is_device(to, bytes) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult fill_plane(CUdeviceptr to, size_t pitch, unsigned char byte, size_t width, size_t height, CUstream stream)
@@ -986,7 +802,7 @@ static CUresult fill_plane(CUdeviceptr to, size_t pitch, unsigned char byte, siz
                                .depth = 1,
                                .to_pitch = pitch,
                                .byte = byte };
-    return is_device(to, reach(width, height, 1, pitch, 0)) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
+    return cpu_is_device(to, reach(width, height, 1, pitch, 0)) ? enqueue(stream, &work) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- kernels ---- */
@@ -1005,21 +821,21 @@ static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdev
 static CUresult module_load(CUmodule *module, const void *image)
 {
     const uint32_t fatbin = 0xBA55ED50;
-    if (here() == NULL)
+    if (cpu_here() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (memcmp(image, &fatbin, sizeof fatbin) != 0)
         return CUDA_ERROR_INVALID_IMAGE;
     struct CUmod_st *made = getenv("SLUICE_CUDA_ON_CPU_OLD") != NULL ? NULL : malloc(sizeof *made); /* a GPU without an image */
     if (made == NULL)
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    made->ordinal = here()->ordinal;
+    made->ordinal = cpu_here()->ordinal;
     *module = made;
     return CUDA_SUCCESS;
 }
 
 static CUresult module_unload(CUmodule module)
 {
-    if (here() == NULL || here()->ordinal != module->ordinal)
+    if (cpu_here() == NULL || cpu_here()->ordinal != module->ordinal)
         return CUDA_ERROR_INVALID_CONTEXT;
     free(module);
     return CUDA_SUCCESS;
@@ -1029,14 +845,14 @@ static CUresult module_function(CUfunction *function, CUmodule module, const cha
 {
     const kernel *found = kernel_find(name);
     *function = (CUfunction)(uintptr_t)found;
-    return here() == NULL || here()->ordinal != module->ordinal ? CUDA_ERROR_INVALID_CONTEXT
+    return cpu_here() == NULL || cpu_here()->ordinal != module->ordinal ? CUDA_ERROR_INVALID_CONTEXT
            : found == NULL                                      ? CUDA_ERROR_NOT_FOUND
                                                                 : CUDA_SUCCESS;
 }
 
 static bool holds(uint64_t address, size_t bytes)
 {
-    return is_device(address, bytes);
+    return cpu_is_device(address, bytes);
 }
 
 static CUresult launch(CUfunction function, unsigned int x, unsigned int y, unsigned int z, unsigned int threads, unsigned int ty,
@@ -1053,7 +869,7 @@ static CUresult launch(CUfunction function, unsigned int x, unsigned int y, unsi
 
 /* ---- the door ---- */
 
-typedef void (*any)(void);
+typedef cpu_function any;
 
 __attribute__((visibility("default"))) CUresult cuDriverGetVersion(int *version)
 {
@@ -1122,18 +938,6 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
         { "cuIpcCloseMemHandle", (any)handle_close },
         { "cuMemcpyBatchAsync", (any)copy_batch },
         { "cuMemcpy3DBatchAsync", (any)copy_boxes },
-        { "cuMemRetainAllocationHandle", (any)piece_retain },
-        { "cuMemGetAllocationPropertiesFromHandle", (any)piece_properties },
-        { "cuMemExportToShareableHandle", (any)piece_export },
-        { "cuMemImportFromShareableHandle", (any)piece_import },
-        { "cuMemGetAllocationGranularity", (any)range_grain },
-        { "cuMemAddressReserve", (any)range_reserve },
-        { "cuMemAddressFree", (any)range_free },
-        { "cuMemMap", (any)range_map },
-        { "cuMemUnmap", (any)range_unmap },
-        { "cuMemSetAccess", (any)range_access },
-        { "cuMemRelease", (any)piece_release },
-        { "cuMemCreate", (any)piece_create },
     };
     const char *old = getenv("SLUICE_CUDA_ON_CPU_VERSION"); /* a driver that is older than some functions */
     (void)flags;
@@ -1141,6 +945,9 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(known[i].name, symbol) == 0 && (old == NULL || version <= atoi(old)))
             memcpy(function, &known[i].function, sizeof *function);
+    cpu_function piecewise = cpu_piece_function(symbol);
+    if (piecewise != NULL && (old == NULL || version <= atoi(old)))
+        memcpy(function, &piecewise, sizeof *function);
     *found = *function == NULL ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS;
     return *function == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }

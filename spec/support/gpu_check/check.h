@@ -43,6 +43,7 @@ typedef struct board {
     int listen_fd[LIVES_IN_TURN];
     char *init_info[LIVES_IN_TURN];
     char text[RANKS][1024]; /* why a rank ended with 1 or 3 */
+    _Atomic int blamed; /* 1 + the rank that ended so first: the other may only have heard of it */
     char roads[256], survived[SLUICE_ERROR_TEXT]; /* survived: what the survivor's call ended with */
     uint64_t compared[RANKS];
     int late[RANKS]; /* updates that began while this rank's stream was still busy */

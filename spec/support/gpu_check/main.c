@@ -36,9 +36,11 @@ void leave(int code, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (own >= 0)
+    int nobody = 0;
+    if (own >= 0) {
+        (void)atomic_compare_exchange_strong(&everything->blamed, &nobody, own + 1);
         snprintf(everything->text[own], sizeof everything->text[0], "%s", text);
-    else
+    } else
         fprintf(stderr, "gpu_check: %s\n", text);
     _exit(code);
 }
@@ -83,6 +85,16 @@ static void kill_when_stuck(const ask *asked, pid_t pid[RANKS])
     pid[asked->kill] = start(asked, asked->kill, 1);
 }
 
+/* A rank whose partner failed hears of it, and says so, in a moment; one that does not must not wait for its deadline. */
+static void give_notice(pid_t pid)
+{
+    const struct timespec pause = { .tv_nsec = 10000000 };
+    siginfo_t ended = { .si_pid = 0 };
+    for (int i = 0; i < 300 && waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0; i++)
+        (void)nanosleep(&pause, NULL);
+    kill(pid, SIGKILL);
+}
+
 /* What a rank failed with ends the other. */
 static int await_both(const pid_t pid[RANKS])
 {
@@ -93,13 +105,15 @@ static int await_both(const pid_t pid[RANKS])
         int rank = ended == pid[WORKER];
         if (ended < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
             continue;
-        if (code == 0) {
-            code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-            if (WIFSIGNALED(status))
-                snprintf(everything->text[rank], sizeof everything->text[0], "ended by signal %d", WTERMSIG(status));
-            everything->text[1 - rank][0] = '\0';
-            kill(pid[1 - rank], SIGKILL);
+        if (WIFEXITED(status) && (code == 0 || everything->blamed == rank + 1))
+            code = WEXITSTATUS(status);
+        if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) {
+            code = 1;
+            everything->blamed = rank + 1;
+            snprintf(everything->text[rank], sizeof everything->text[0], "ended by signal %d", WTERMSIG(status));
         }
+        if (i == 0)
+            give_notice(pid[1 - rank]);
     }
     return code;
 }
@@ -120,7 +134,7 @@ static void print_text(const char *text)
 static void print_answer(int code, double seconds)
 {
     const board *b = everything;
-    int rank = b->text[TRAINER][0] != '\0' ? TRAINER : WORKER;
+    int rank = b->blamed > 0 ? b->blamed - 1 : WORKER;
     printf("{\"code\":%d,\"seconds\":%.3f,\"roads\":%s,\"late\":[%d,%d],\"compared\":%llu", code, seconds, b->roads[0] != '\0' ? b->roads : "{}",
            b->late[TRAINER], b->late[WORKER], (unsigned long long)b->compared[WORKER]);
     if (b->survived[0] != '\0') {

@@ -1,0 +1,51 @@
+/* cuda_on_cpu.h: what the files of the driver on processors share: contexts, and the memory that they know. */
+#ifndef SPEC_SUPPORT_CUDA_ON_CPU_H
+#define SPEC_SUPPORT_CUDA_ON_CPU_H
+
+#include <cuda.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DEVICES = 2 };
+
+struct CUctx_st {
+    int ordinal;
+};
+
+/* The context that is current for this thread, or NULL. */
+CUcontext cpu_here(void);
+
+/* An allocation of this process, or one that it mapped. */
+struct block {
+    struct block *next;
+    unsigned char *base;
+    size_t size;
+    int fd, ordinal;
+    uint32_t id; /* no two have the same */
+    CUipcMemHandle handle; /* of one that was mapped */
+    bool mapped;
+    struct piece *piece; /* of VMM: what is mapped there */
+};
+
+struct cpu_memory {
+    pthread_mutex_t mutex;
+    struct block *first;
+    size_t taken[DEVICES];
+    uint32_t ids;
+};
+
+extern struct cpu_memory cpu_memory;
+
+/* Under the mutex: the block in which all these bytes lie. */
+struct block *cpu_find(CUdeviceptr address, size_t bytes);
+/* Whether all of it is memory: of one allocation, or of pieces that are mapped side by side. */
+bool cpu_is_device(CUdeviceptr address, size_t bytes);
+
+/* pieces_on_cpu.c: a driver's function of that name for memory that is mapped piece by piece, or NULL. */
+typedef void (*cpu_function)(void);
+cpu_function cpu_piece_function(const char *name);
+
+#endif
