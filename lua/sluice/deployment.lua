@@ -21,7 +21,7 @@ local keys = {
 }
 local phases = { "connect", "agree", "update", "finish", "shutdown" }
 local part_keys = { trainer = { "mesh", "expert_mesh" }, worker = { "mesh", "expert_mesh", "dtype" } }
-local landed_dtypes = { "bfloat16", "float16", "float32" }
+local landed_dtypes = { "bfloat16", "float16", "float32", "float8_e4m3fn" } -- the last: linear layers, with scales
 local trainer_axes = { "dp", "fsdp", "pp", "cp", "tp", "ep" }
 local worker_axes = { "dp", "pp", "tp", "ep" }
 local roads = { host = { "map", "pull", "ring" }, nccl = { "link", "wire" }, m2n = { "link", "wire" } }

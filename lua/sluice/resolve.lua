@@ -223,6 +223,7 @@ function resolve.live_name(set, entry, i, param, trace)
    return rule.live_name(set, into and into(set.rules, param.ruled, entry.bound) or param.ruled, trace) .. param.ending
 end
 
+-- Gives back why the trainers' shards do not let the parameter be converted as its rule says, if so.
 local function set_targets(context, entry, matcher, param)
    local pins, pins_key = NO_PINS, ""
    local pin_matcher = context.set.pins
@@ -230,22 +231,30 @@ local function set_targets(context, entry, matcher, param)
    if where then
       pins, pins_key = target.pins(where, pin_matcher, param.ruled)
    end
-   local targets, count = {}, 0
+   local targets, count, blocked = {}, 0, nil
    for i, strip in ipairs(entry.said.strips) do
       local live = resolve.live_name(context.set, entry, i, param)
       -- What a strip clears it clears when the weight comes.
       local templates = strip.zero and param.weight and NO_TEMPLATES
          or target.templates(context, strip, entry, matcher, param, pins, pins_key)
       for copy = 1, #templates do
-         check_live(context, entry.said, param, live, templates[copy])
+         local made = templates[copy]
+         check_live(context, entry.said, param, live, made)
          count = count + 2
-         targets[count - 1], targets[count] = live, templates[copy].id
+         targets[count - 1], targets[count] = live, made.id
+         if made.scales then
+            blocked = blocked or context.plan.blocked(param.number, made.id)
+            check_live(context, entry.said, param, live .. context.set.scales.ending, made)
+            count = count + 2
+            targets[count - 1], targets[count] = live .. context.set.scales.ending, made.scales
+         end
       end
    end
    if count > 2 * MOST_TARGETS then
       fail(entry.said, param, "goes to %d places; %d are allowed", count / 2, MOST_TARGETS)
    end
    param.targets = targets
+   return blocked
 end
 
 local function reason_of(said)
@@ -260,12 +269,15 @@ local function note_loaded(context, live)
    end
 end
 
---- The live tensors that the host's loader writes from a full parameter: where its rule would have put it.
+--- The live tensors that the host's loader writes from a full parameter: where its rule would have put it, and its scales.
 function resolve.loads(context, param)
    local set, list = context.set, {}
    local entry = set and set.rules:find(param.ruled)
    for i = 1, math.max(1, entry and entry.said.strips and #entry.said.strips or 0) do
-      list[i] = set and resolve.live_name(set, entry, i, param) or param.canonical
+      list[#list + 1] = set and resolve.live_name(set, entry, i, param) or param.canonical
+      if entry and entry.said.strips and set.scales and target.converted(context, entry, entry.said.strips[i], param) == "float8_e4m3fn" then
+         list[#list + 1] = list[#list] .. set.scales.ending
+      end
    end
    return list
 end
@@ -303,7 +315,12 @@ local function decide_by_rule(context, entry, matcher, param)
       end
       return FULL, context.set.full, context.set.place.full
    end
-   set_targets(context, entry, matcher, param)
+   local blocked = set_targets(context, entry, matcher, param)
+   if blocked and context.set.otherwise == "full" and param.allow_full then
+      param.targets = nil
+      note_loaded_by(context, param)
+      return FULL, blocked, said.place
+   end
    return DIRECT, reason_of(said), said.place
 end
 

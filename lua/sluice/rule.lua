@@ -202,6 +202,26 @@ local function add_unsourced(set, file)
    end
 end
 
+-- What a file says that names land as, where their rule does not: a dtype for float32 parameters, or { "pattern", dtype } each.
+local function read_convert(set, file)
+   local said = file.result.convert
+   if type(said) ~= "table" then
+      return said
+   end
+   local matcher = new_matcher(set)
+   for i = 1, #said do
+      local pattern, dtype = said[i][1], said[i][2]
+      local read = read_pattern(pattern, function(problem)
+         check.raise("SCRIPT", ('%s: convert "%s": %s'):format(file.at(pattern), pattern, problem))
+      end)
+      count(set, file.at(pattern), read)
+      for _, simple in ipairs(read.simples) do
+         matcher:add(simple, 1, { dtype = dtype })
+      end
+   end
+   return matcher
+end
+
 -- Adds a file and, behind it, those that it extends.
 local function add_file(set, rules, environment, from)
    local file = rule_file.load(rules, environment, from)
@@ -216,7 +236,7 @@ local function add_file(set, rules, environment, from)
    add_unsourced(set, file)
    for _, key in ipairs({ "otherwise", "full", "require_direct", "scales", "convert" }) do
       if set[key] == nil and file.result[key] ~= nil then
-         set[key], set.place[key] = file.result[key], file.key(key)
+         set[key], set.place[key] = key == "convert" and read_convert(set, file) or file.result[key], file.key(key)
       end
    end
    local extends = file.result.extends
@@ -229,7 +249,7 @@ end
 -- @param rules a family's name or a path
 -- @param environment of words.environment
 -- @return the set: rules and pins (matchers), list (what each rule says, in order), renames, strips, unsourced, otherwise,
--- full, require_direct, scales, convert, the path, and in `place` the "file:line" of rules, otherwise and full
+-- full, require_direct, scales, convert (a dtype, or a matcher of patterns that have one), the path, and in `place` the "file:line" of rules, otherwise and full
 function rule.load(rules, environment)
    local set = { list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, files = 0, place = {}, renames = {}, live_renames = {},
                  strips = {}, search = { rename = match.search(), rename_live = match.search() } }

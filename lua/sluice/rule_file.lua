@@ -218,9 +218,9 @@ end
 local REASON = "a text: the reason"
 local PLAIN = { text = "a text", boolean = "true or false", ["text or texts"] = "a text, or a list of them" }
 
-local function check_value(file, key, value)
+local function check_value(file, key, value, as)
    local is_list = type(value) == "table" and not words.kind(value)
-   local kind = KEYS[key] == "text or texts" and is_list and "texts" or KEYS[key]
+   local kind = KEYS[key] == "text or texts" and is_list and "texts" or as or KEYS[key]
    if PLAIN[kind] then
       if type(value) ~= (kind == "boolean" and "boolean" or "string") or value == "" then
          fail(file, key, "%s (%s) must be %s", key, words.shown(value), key == "full" and REASON or PLAIN[kind])
@@ -241,6 +241,19 @@ local function check_value(file, key, value)
       check_texts(file, key, value)
    elseif kind == "pairs" then
       check_pairs(file, key, value)
+   end
+end
+
+-- A dtype, or a list of { "pattern", dtype }.
+local function check_convert(file, value)
+   if type(value) == "table" and not words.kind(value) then
+      check_value(file, "convert", value, "pairs")
+   end
+   for _, pair in ipairs(type(value) == "table" and value or { { nil, value } }) do
+      local fault = rule_body.convert_fault(pair[2])
+      if fault then
+         fail(file, "convert", "%s", fault)
+      end
    end
 end
 
@@ -272,10 +285,7 @@ local function check_table(file, result)
       elseif KEYS[key] == "scales" and result[key] ~= nil then
          result[key] = check_scales(file, result[key])
       elseif KEYS[key] == "convert" and result[key] ~= nil then
-         local fault = rule_body.convert_fault(result[key])
-         if fault then
-            fail(file, key, "%s", fault)
-         end
+         check_convert(file, result[key])
       elseif result[key] ~= nil then
          check_value(file, key, result[key])
       end

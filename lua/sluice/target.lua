@@ -10,6 +10,7 @@ local words = require "sluice.words"
 
 local target = {}
 
+local IN_BLOCKS, BLOCK = "float8_e4m3fn", 128 -- as base/cast.h: what is converted in blocks that share a scale
 local SPLITS = { ceil = 0, balanced = 1 }
 local CHUNK = 2
 local TO_END = -1
@@ -231,16 +232,38 @@ local function order_of(strip, ndim, said, name)
    return order
 end
 
--- The dtype in which a strip lands, nil for the parameter's own. A scale is no number of the model's: it stays as it is.
-local function converted(context, strip, param)
-   local to = strip.convert
-   if to == nil and param.dtype == "float32" then
-      to = context.set.convert
+--- The dtype in which a strip lands, nil for the parameter's own. A scale is no number of the model's: it stays as it is.
+-- @param entry of rule.lua
+function target.converted(context, entry, strip, param)
+   local to, general = strip.convert, context.set.convert
+   if to == nil and type(general) == "table" then
+      local found = general:find(param.ruled)
+      to = found and found.dtype
+   elseif to == nil and param.dtype == "float32" then
+      to = general
    end
-   return not param.weight and to ~= param.dtype and to or nil
+   to = not param.weight and to ~= param.dtype and to or nil
+   if to == IN_BLOCKS then
+      local block = context.set.scales and context.set.scales.block
+      if not block or block[1] ~= BLOCK or block[2] ~= BLOCK then
+         fail(entry.said, param.canonical, 'is converted to %s, with scales: the file must say where they land, as scales = { ending = '
+            .. '"_scale_inv", block = { %d, %d } }', to, BLOCK, BLOCK)
+      end
+   end
+   return to
 end
 
-local function make(context, strip, said, param, at, from, placements)
+-- A view of the elements, for their scales: a number for each block of the live tensor's last two dims.
+local function view_in_blocks(view)
+   local made = { unpack(view) }
+   for dim = math.max(1, #view - 1), #view do
+      local start, step, count, select = unpack(view[dim])
+      made[dim] = { math.floor(start / BLOCK), step, count == TO_END and count or math.ceil(count / BLOCK), select }
+   end
+   return made
+end
+
+local function make(context, strip, said, param, at, from, placements, to)
    local name, shape = param.canonical, param.shape
    local shown = default.shape_text(shape)
    local source, dropped = ranges(from, #shape, "from", said, name, shown)
@@ -253,9 +276,12 @@ local function make(context, strip, said, param, at, from, placements)
    local view = ranges(at, live_ndim, "at", said, name, shown)
    local mesh, numbers, everywhere, others_empty = layout(context.meshes, placements, strip_extents(source, shape), said, name)
    local pad = strip.pad or others_empty and "empty" or "none"
-   local id = context.plan.template(mesh, numbers, source, view, order_of(strip, ndim, said, name), pad,
-      converted(context, strip, param))
-   return { id = id, everywhere = everywhere }
+   local order, template = order_of(strip, ndim, said, name), context.plan.template
+   local made = { id = template(mesh, numbers, source, view, order, pad, to), everywhere = everywhere }
+   if to == IN_BLOCKS then
+      made.scales = template(mesh, numbers, source, view_in_blocks(view), order, pad, "float32", true)
+   end
+   return made
 end
 
 -- A strip that only clears: `at` says as many of the live tensor's dims as it needs to.
@@ -294,7 +320,7 @@ local function count_in_blocks(context, said, param, pins, strip)
    end)
 end
 
-local function make_for(context, strip, said, param, pins, numbers)
+local function make_for(context, strip, said, param, pins, numbers, to)
    local at, placements = settle(strip.at, strip.picks, numbers), settle(strip.layout, strip.picks, numbers)
    if strip.zero then
       return make_clearing(context, said, param, at, joined(pins, placements))
@@ -304,7 +330,7 @@ local function make_for(context, strip, said, param, pins, numbers)
       from, at, placements = count_in_blocks(context, said, param, pins,
          { from = from, at = at, layout = placements, permute = strip.permute })
    end
-   return make(context, strip, said, param, at, from, joined(pins, placements))
+   return make(context, strip, said, param, at, from, joined(pins, placements), to)
 end
 
 --- The templates of one strip for one parameter: one, or as many as its picks give copies.
@@ -312,13 +338,15 @@ end
 -- @param strip of rule.lua
 -- @param entry of rule.lua, right after its matcher found the name that rules match
 -- @param pins settled pins that a `where` adds, and their text
--- @return list of { id =, everywhere = whether each worker surely holds elements }
+-- @return list of { id =, everywhere = whether each worker surely holds elements, scales = of a conversion in blocks, the id of the
+-- target that its scales are }
 function target.templates(context, strip, entry, matcher, param, pins, pins_key)
    local said, name = entry.said, param.ruled
    local numbers, key, copies = pick_all(strip.picks, entry, matcher, said, name)
    key = (param.weight and param.weight.shape_key .. "/" or "") .. param.shape_key .. "|" .. pins_key .. "|" .. key
-   if strip.convert or context.set.convert then
-      key = param.dtype .. "|" .. key
+   local to = not strip.zero and target.converted(context, entry, strip, param) or nil
+   if to then
+      key = to .. "|" .. key
    end
    local found = strip.templates[key]
    if not found then
@@ -328,7 +356,7 @@ function target.templates(context, strip, entry, matcher, param, pins, pins_key)
          fail(said, name, "is one too many: the rules make more than %d different targets", MOST_TEMPLATES)
       end
       for copy = 1, copies or 1 do
-         found[copy] = make_for(context, strip, said, param, pins, copies and of_copy(numbers, copy) or numbers)
+         found[copy] = make_for(context, strip, said, param, pins, copies and of_copy(numbers, copy) or numbers, to)
       end
       strip.templates[key] = found
    end

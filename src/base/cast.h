@@ -1,10 +1,18 @@
 /*
- * cast.h: conversions of elements on the way, as rules can ask for them: which there are and, bit by bit, what each does.
- * Plain C that nvcc compiles for GPUs, too, so that every transport comes to the same bytes.
+ * cast.h: conversions on the way, as rules can ask for them: which there are and, bit by bit, what each does. Plain C that nvcc
+ * compiles for GPUs, too, so that every transport comes to the same bytes; cast.c has what only processors do.
  *
  *   float32 -> bfloat16, float16   rounded to the nearest, halfway cases to the even one. What rounds beyond the largest number
  *                                  is infinity, infinity stays, zero keeps its sign; float16 has its subnormal numbers. A NaN
  *                                  stays one: sign and upper payload bits as they were, the quiet bit set
+ *
+ *   bfloat16, float32 -> float8_e4m3fn, in blocks of SLC_BLOCK x SLC_BLOCK elements that share a scale, a float32:
+ *       largest  the largest magnitude of the block's finite numbers; those below 2^-126 count as zero, here and below
+ *       scale    largest / 448, not below 2^-126; 1 where largest is 0
+ *       number   x / scale, then to the nearest e4m3 number, subnormal ones among them, halfway cases to the even one; what is
+ *                beyond 448 is 448, infinity too. Zero keeps its sign, and what rounds to it. A NaN is 0x7f with its sign
+ *   Both divisions are float32's own, rounded to the nearest even. So number times scale is x again but for the rounding, and
+ *   neither a NaN nor an infinity costs the rest of its block anything.
  */
 #ifndef SLC_BASE_CAST_H
 #define SLC_BASE_CAST_H
@@ -17,19 +25,46 @@
 #define SLC_BODY static inline
 #endif
 
-/* X(NAME, from, to): dtypes as dtype.h has them. The order is the code that crosses the wire: append only. */
-#define SLC_CAST_LIST(X) X(F32_BF16, float32, bfloat16) X(F32_F16, float32, float16)
+/*
+ * X(NAME, from, to): dtypes as dtype.h has them. Those of the second list bring what a block's numbers were divided by. The order
+ * is the code that crosses the wire: append only.
+ */
+#define SLC_CAST_LIST(X)                                                                                                      \
+    X(F32_BF16, float32, bfloat16) X(F32_F16, float32, float16) X(BF16_F8, bfloat16, float8_e4m3fn)                          \
+    X(F32_F8, float32, float8_e4m3fn)
+#define SLC_SCALE_LIST(X) X(BF16_SCALE, bfloat16, float32) X(F32_SCALE, float32, float32)
 
 typedef enum slc_cast {
     SLC_CAST_NONE,
 #define SLC_CAST_ENUM(name, from, to) SLC_CAST_##name,
-    SLC_CAST_LIST(SLC_CAST_ENUM)
+    SLC_CAST_LIST(SLC_CAST_ENUM) SLC_SCALE_LIST(SLC_CAST_ENUM)
 #undef SLC_CAST_ENUM
         SLC_CASTS
 } slc_cast;
 
-/* Bytes of an element before and behind; every cast that there is halves them. */
-enum { SLC_CAST_FROM = 4, SLC_CAST_TO = 2 };
+enum { SLC_BLOCK = 128 };
+
+/* Bytes of an element before a conversion and behind it; 0 where there is none. */
+SLC_BODY uint32_t slc_cast_from(uint32_t cast)
+{
+    return cast == SLC_CAST_NONE ? 0 : cast == SLC_CAST_BF16_F8 || cast == SLC_CAST_BF16_SCALE ? 2 : 4;
+}
+
+SLC_BODY uint32_t slc_cast_to(uint32_t cast)
+{
+    return cast == SLC_CAST_NONE ? 0 : cast < SLC_CAST_BF16_F8 ? 2 : cast < SLC_CAST_BF16_SCALE ? 1 : 4;
+}
+
+/* Whether it takes a whole block to know one number, and whether the scales are what lands: one a block. */
+SLC_BODY int slc_cast_in_blocks(uint32_t cast)
+{
+    return cast >= SLC_CAST_BF16_F8;
+}
+
+SLC_BODY int slc_cast_scales(uint32_t cast)
+{
+    return cast >= SLC_CAST_BF16_SCALE;
+}
 
 /* The nearest bfloat16 to a float32, both as bits. */
 SLC_BODY uint16_t slc_bfloat16_of(uint32_t bits)
@@ -58,10 +93,76 @@ SLC_BODY uint16_t slc_float16_of(uint32_t bits)
     return (uint16_t)(sign | (digits + half - 1 + (digits >> down & 1)) >> down);
 }
 
-/* One element. */
+/* One element of a conversion that is not in blocks. */
 SLC_BODY uint16_t slc_cast_one(uint32_t cast, uint32_t bits)
 {
     return cast == SLC_CAST_F32_BF16 ? slc_bfloat16_of(bits) : slc_float16_of(bits);
+}
+
+/* ---- in blocks: numbers as the bits of a float32, to which bfloat16 is widened ---- */
+
+/* What a number adds to the largest of its block: the larger of two such is the larger magnitude. */
+SLC_BODY uint32_t slc_magnitude_of(uint32_t bits)
+{
+    const uint32_t size = bits & 0x7FFFFFFF, infinity = 0x7F800000, least_normal = 0x00800000;
+    return size >= infinity || size < least_normal ? 0 : size;
+}
+
+SLC_BODY float slc_number_of(uint32_t bits)
+{
+    union {
+        uint32_t bits;
+        float number;
+    } both = { bits };
+    return both.number;
+}
+
+SLC_BODY uint32_t slc_bits_of(float number)
+{
+    union {
+        float number;
+        uint32_t bits;
+    } both = { number };
+    return both.bits;
+}
+
+/* The scale of a block. */
+SLC_BODY float slc_scale_of(uint32_t largest)
+{
+    const float most = 448, least = slc_number_of(0x00800000);
+    if (largest == 0)
+        return 1;
+    const float scale = slc_number_of(largest) / most;
+    return scale < least ? least : scale;
+}
+
+/* The nearest e4m3 number to a float32; beyond the largest one it is that. */
+SLC_BODY uint8_t slc_float8_of(uint32_t bits)
+{
+    const uint32_t sign = bits >> 24 & 0x80, size = bits & 0x7FFFFFFF, infinity = 0x7F800000;
+    const uint32_t most = 0x43E00000, least_normal = 0x3C800000; /* 448, 2^-6 */
+    if (size > infinity)
+        return (uint8_t)(sign | 0x7F);
+    if (size >= most)
+        return (uint8_t)(sign | 0x7E);
+    if (size >= least_normal) /* a carry goes on into the exponent */
+        return (uint8_t)(sign | ((size - ((uint32_t)120 << 23) + 0x7FFFF + (size >> 20 & 1)) >> 20));
+    const uint32_t down = 141 - (size >> 23); /* bits that do not fit a multiple of 2^-9 */
+    if (down > 24)
+        return (uint8_t)sign;
+    const uint32_t digits = (size & 0x7FFFFF) | 0x800000, half = (uint32_t)1 << (down - 1);
+    return (uint8_t)(sign | (digits + half - 1 + (digits >> down & 1)) >> down);
+}
+
+/* One number of a block with that scale. */
+SLC_BODY uint8_t slc_scaled_of(uint32_t bits, float scale)
+{
+    const uint32_t least_normal = 0x00800000, sign = bits & 0x80000000;
+    if ((bits & 0x7FFFFFFF) < least_normal)
+        return (uint8_t)(sign >> 24);
+    if ((bits & 0x7FFFFFFF) >= 0x7F800000) /* a division may give a NaN another sign */
+        return slc_float8_of(bits);
+    return slc_float8_of(slc_bits_of(slc_number_of(bits) / scale));
 }
 
 #endif

@@ -2,8 +2,6 @@
 #ifndef SLC_BASE_DTYPE_H
 #define SLC_BASE_DTYPE_H
 
-#include "base/cast.h"
-
 #include <stdint.h>
 
 /*
@@ -27,11 +25,5 @@ typedef struct slc_dtype {
 const slc_dtype *slc_dtype_find(const char *name);
 const slc_dtype *slc_dtype_find_safetensors(const char *name);
 const slc_dtype *slc_dtype_by_code(uint8_t code);
-
-/* The conversion from one to the other; NONE where there is none, and from a dtype to itself. */
-slc_cast slc_cast_find(const slc_dtype *from, const slc_dtype *to);
-/* Converts `count` elements at any alignment; strides in bytes. */
-void slc_cast_row(slc_cast cast, unsigned char *to, int64_t to_stride, const unsigned char *from, int64_t from_stride, int64_t count);
-#define SLC_CASTS_KNOWN "float32 to bfloat16 and float16"
 
 #endif

@@ -20,8 +20,10 @@ static box box_of_content(const slc_content *content, int param_ndim, int ndim, 
         out.high[i] = content->at[i] + 1;
     }
     for (int i = 0; i < param_ndim; i++)
-        if (content->dim[i] >= 0)
-            out.high[content->dim[i]] = out.low[content->dim[i]] + content->extent[i];
+        if (content->dim[i] >= 0) {
+            int64_t unit = content->scales && content->dim[i] >= ndim - 2 ? SLC_BLOCK : 1;
+            out.high[content->dim[i]] = out.low[content->dim[i]] + (content->extent[i] + unit - 1) / unit;
+        }
     return out;
 }
 

@@ -197,12 +197,19 @@ static bool inside(int64_t start, int64_t extent, int64_t size)
     return start <= size && extent <= size - start;
 }
 
+slc_cast slc_content_cast(const slc_job_param *param, const slc_served *served, const slc_content *content)
+{
+    if (content->scales)
+        return strcmp(served->dtype->name, "float32") == 0 ? slc_cast_find_scales(param->dtype) : SLC_CAST_NONE;
+    return slc_cast_find(param->dtype, served->dtype);
+}
+
 /* What is wrong with the box, or NULL. */
 static const char *content_fault(const slc_job *job, const slc_served *served, slc_content *content, const int64_t *dim)
 {
     const slc_job_param *param = &job->param[content->param];
     unsigned shown = 0;
-    if (param->dtype != served->dtype && slc_cast_find(param->dtype, served->dtype) == SLC_CAST_NONE)
+    if (slc_content_cast(param, served, content) == SLC_CAST_NONE && (content->scales || param->dtype != served->dtype))
         return "its dtype is not the parameter's, and not one that this is converted to";
     for (int i = 0; i < param->ndim; i++) {
         if (!inside(content->from[i], content->extent[i], param->shape[i]))
@@ -215,9 +222,14 @@ static const char *content_fault(const slc_job *job, const slc_served *served, s
         if ((shown & 1U << dim[i]) != 0)
             return "two dims cannot be one live dim";
         shown |= 1U << dim[i];
-        if (!inside(content->at[dim[i]], content->extent[i], served->shape[dim[i]]))
+        bool in_blocks = content->scales && dim[i] >= served->ndim - 2;
+        if (!inside(content->at[dim[i]], in_blocks ? (content->extent[i] + SLC_BLOCK - 1) / SLC_BLOCK : content->extent[i],
+                    served->shape[dim[i]]))
             return "it leaves the live tensor";
     }
+    for (int i = served->ndim - 2; slc_cast_in_blocks(slc_content_cast(param, served, content)) && i < served->ndim; i++)
+        if (i < 0 || (shown & 1U << i) == 0 || (!content->scales && content->at[i] % SLC_BLOCK != 0))
+            return "converted in blocks it must show the live tensor's last two dims, and begin with a block";
     for (int i = 0; i < served->ndim; i++)
         if ((shown & 1U << i) == 0 && !inside(content->at[i], 1, served->shape[i]))
             return "it leaves the live tensor";
@@ -249,6 +261,7 @@ static sluice_status read_content(lua_State *L, int index, const slc_job *job, c
     const slc_job_param *param = &job->param[content->param];
     int ndim = param->ndim;
     int64_t dim[SLC_JOB_DIMS] = { 0 };
+    content->scales = read_flag(L, index, "scales");
     const char *fault = "from, extent, at and dims must be one integer a dim";
     if (read_list(L, index, "from", ndim, 0, content->from) && read_list(L, index, "extent", ndim, 0, content->extent) &&
         read_list(L, index, "at", served->ndim, 0, content->at) && read_list(L, index, "dims", ndim, -1, dim))

@@ -6,7 +6,7 @@
 #ifndef SLC_CLI_JOB_H
 #define SLC_CLI_JOB_H
 
-#include "base/dtype.h"
+#include "base/convert.h"
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
 #include "cli/values.h"
@@ -29,12 +29,14 @@ typedef struct slc_job_param {
 
 /*
  * A box of parameter `param` (from, extent: one a parameter dim) that lies in a live tensor at `at` (one a live dim).
- * dim[i] is the live dim that shows parameter dim i; -1 where extent[i] is 1 and the dim is gone.
+ * dim[i] is the live dim that shows parameter dim i; -1 where extent[i] is 1 and the dim is gone. Where the parameter is converted
+ * in blocks (base/cast.h), those are of the live tensor's last two dims, and the box begins with one.
  */
 typedef struct slc_content {
     uint32_t param;
     int8_t dim[SLC_JOB_DIMS];
     int64_t from[SLC_JOB_DIMS], extent[SLC_JOB_DIMS], at[SLC_JOB_DIMS];
+    bool scales; /* what lies there are the scales of the box' blocks, and `at` counts them in the last two dims */
 } slc_content;
 
 /* A box of a live tensor that must hold zeros: padding of what shows parameter `param` there. */
@@ -97,6 +99,9 @@ typedef struct slc_job {
  */
 sluice_status slc_job_read(struct lua_State *L, int index, slc_job *job, sluice_error *error);
 void slc_job_clear(slc_job *job);
+
+/* How what the parameter has becomes what lies in the box. */
+slc_cast slc_content_cast(const slc_job_param *param, const slc_served *served, const slc_content *content);
 
 /* Trainers come first. */
 static inline bool slc_job_is_worker(const slc_job *job)

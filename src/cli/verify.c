@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/flag.h"
+#include "cli/blocks.h"
 #include "cli/walk.h"
 
 enum { CHUNK = 32768, SHOWN = 16 };
@@ -132,18 +133,57 @@ static void check_stretch(check *c, const slc_job_param *param, const slc_stretc
 static void check_converted(check *c, slc_cast cast, const slc_job_param *param, const slc_stretch *stretch)
 {
     unsigned char before[CHUNK], expected[CHUNK];
-    const int64_t most = CHUNK / SLC_CAST_FROM, count = stretch->unit / SLC_CAST_FROM * stretch->units;
+    const int64_t size = slc_cast_from(cast), landed = slc_cast_to(cast), most = CHUNK / size, count = stretch->unit / size * stretch->units;
     for (int64_t done = 0; done < count; done += most) {
         int64_t now = count - done < most ? count - done : most;
-        uint64_t from = (uint64_t)(stretch->source + done * SLC_CAST_FROM);
-        slc_values_write(&param->values, c->update, from, before, (size_t)now * SLC_CAST_FROM);
-        slc_cast_row(cast, expected, SLC_CAST_TO, before, SLC_CAST_FROM, now);
-        int64_t together = stretch->units == 1 ? now : 1, first = stretch->units == 1 ? done * SLC_CAST_FROM : done * stretch->step;
+        uint64_t from = (uint64_t)(stretch->source + done * size);
+        slc_values_write(&param->values, c->update, from, before, (size_t)(now * size));
+        slc_cast_row(cast, expected, landed, before, size, now);
+        int64_t together = stretch->units == 1 ? now : 1, first = stretch->units == 1 ? done * size : done * stretch->step;
         for (int64_t i = 0; i < now; i += together)
-            compare(c, param, from + (uint64_t)(i * SLC_CAST_FROM), (stretch->live + first + i * stretch->step) / SLC_CAST_FROM * SLC_CAST_TO,
-                    expected + i * SLC_CAST_TO, (size_t)(together * SLC_CAST_TO));
+            compare(c, param, from + (uint64_t)(i * size), (stretch->live + first + i * stretch->step) / size * landed,
+                    expected + i * landed, (size_t)(together * landed));
     }
-    c->checked += (uint64_t)(count * SLC_CAST_TO);
+    c->checked += (uint64_t)(count * landed);
+}
+
+/* In blocks. */
+typedef struct blocks_check {
+    check *c;
+    const slc_job_param *param;
+} blocks_check;
+
+static void read_values(void *context, uint64_t offset, unsigned char *out, size_t count)
+{
+    const blocks_check *b = context;
+    slc_values_write(&b->param->values, b->c->update, offset, out, count);
+}
+
+static void check_landed(void *context, uint64_t source, int64_t live, const unsigned char *bytes, size_t count)
+{
+    const blocks_check *b = context;
+    compare(b->c, b->param, source, live, bytes, count);
+    b->c->checked += count;
+}
+
+static void check_content(check *c, const slc_content *content)
+{
+    const slc_served *served = c->served;
+    const slc_job_param *param = &c->job->param[content->param];
+    slc_cast cast = slc_content_cast(param, served, content);
+    if (slc_cast_in_blocks(cast)) {
+        blocks_check b = { .c = c, .param = param };
+        slc_blocks_go(param, served, content, cast, read_values, check_landed, &b);
+        return;
+    }
+    slc_walk walk;
+    slc_stretch stretch;
+    slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
+    while (slc_walk_next(&walk, &stretch))
+        if (cast == SLC_CAST_NONE)
+            check_stretch(c, param, &stretch);
+        else
+            check_converted(c, cast, param, &stretch);
 }
 
 static void check_zero(check *c, const slc_zero *zero)
@@ -191,17 +231,7 @@ static sluice_status check_served(check *c)
     if (served->unsourced)
         check_untouched(c);
     for (size_t i = 0; i < served->ncontents; i++) {
-        const slc_content *content = &served->content[i];
-        const slc_job_param *param = &c->job->param[content->param];
-        slc_walk walk;
-        slc_stretch stretch;
-        slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
-        slc_cast cast = slc_cast_find(param->dtype, served->dtype);
-        while (slc_walk_next(&walk, &stretch))
-            if (cast == SLC_CAST_NONE)
-                check_stretch(c, param, &stretch);
-            else
-                check_converted(c, cast, param, &stretch);
+        check_content(c, &served->content[i]);
         if (slc_flag_raised(c->cancelled))
             return slc_fail(c->error, SLUICE_CANCELLED, "verify", "cancelled in update %llu", (unsigned long long)c->update);
     }

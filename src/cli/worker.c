@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "cli/blocks.h"
 #include "cli/walk.h"
 
 enum { GUARD = 256 };
@@ -124,12 +125,37 @@ void slc_serving_clear(slc_serving *serving)
 
 /* ---- the loader ---- */
 
+/* In blocks. */
+typedef struct blocks_load {
+    const unsigned char *data;
+    slc_served *served;
+} blocks_load;
+
+static void read_data(void *context, uint64_t offset, unsigned char *out, size_t count)
+{
+    const blocks_load *load = context;
+    memcpy(out, load->data + offset, count);
+}
+
+static void write_landed(void *context, uint64_t source, int64_t live, const unsigned char *bytes, size_t count)
+{
+    (void)source;
+    const blocks_load *load = context;
+    memcpy(load->served->data + live, bytes, count);
+}
+
 static void copy_content(slc_served *served, const slc_content *content, const slc_job_param *param, const unsigned char *data)
 {
     slc_walk walk;
     slc_stretch stretch;
+    slc_cast cast = slc_content_cast(param, served, content);
+    if (slc_cast_in_blocks(cast)) {
+        blocks_load load = { .data = data, .served = served };
+        slc_blocks_go(param, served, content, cast, read_data, write_landed, &load);
+        return;
+    }
     slc_walk_begin(&walk, content, param->ndim, param->shape, served->ndim, served->shape, param->dtype->bytes);
-    slc_cast cast = slc_cast_find(param->dtype, served->dtype);
+    const int64_t size = slc_cast_from(cast), landed = slc_cast_to(cast);
     while (slc_walk_next(&walk, &stretch))
         for (int64_t i = 0; i < stretch.units; i++) {
             const unsigned char *from = data + stretch.source + i * stretch.unit;
@@ -137,8 +163,7 @@ static void copy_content(slc_served *served, const slc_content *content, const s
             if (cast == SLC_CAST_NONE)
                 memcpy(served->data + at, from, (size_t)stretch.unit);
             else /* the walk counts the parameter's bytes on both sides */
-                slc_cast_row(cast, served->data + at / SLC_CAST_FROM * SLC_CAST_TO, SLC_CAST_TO, from, SLC_CAST_FROM,
-                             stretch.unit / SLC_CAST_FROM);
+                slc_cast_row(cast, served->data + at / size * landed, landed, from, size, stretch.unit / size);
         }
 }
 

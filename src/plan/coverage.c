@@ -48,7 +48,9 @@ static sluice_status check_target(checker *c, size_t index, uint32_t target, slc
     if (write.bytes == 0)
         return SLUICE_OK;
     memcpy(write.range, landing.range, sizeof write.range);
-    int64_t box = landing.clears ? 0 : slc_box_volume(&landing.box) * landing.item;
+    int64_t box = landing.clears ? 0 : landing.item;
+    for (int d = 0; d < landing.ndim; d++)
+        box *= landing.clears ? 0 : slc_landing_held(&landing, d);
     coverage->written_bytes += box;
     coverage->padded_bytes += write.bytes - box;
     return append(&c->writes, &write, error);

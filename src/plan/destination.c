@@ -30,6 +30,8 @@ const slc_dtype *slc_target_dtype(const slc_param *param, const slc_target *targ
 
 slc_cast slc_target_cast(const slc_param *param, const slc_target *target)
 {
+    if (target->scales)
+        return slc_cast_find_scales(param->dtype);
     return slc_cast_find(param->dtype, slc_target_dtype(param, target));
 }
 
@@ -108,7 +110,8 @@ static sluice_status check_target(slc_plan *plan, const slc_param *param, const 
                         strlen(given->live), SLC_MAX_NAME);
     if ((int)given->pad < SLC_PAD_NONE || given->pad > SLC_PAD_CLEAR)
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: unknown padding (%d)", place, (int)given->pad);
-    if (given->dtype != NULL && given->dtype != param->dtype && given->pad != SLC_PAD_CLEAR) {
+    target->scales = given->scales && given->pad != SLC_PAD_CLEAR;
+    if (given->dtype != NULL && (given->dtype != param->dtype || target->scales) && given->pad != SLC_PAD_CLEAR) {
         target->dtype = given->dtype;
         if (slc_target_cast(param, target) == SLC_CAST_NONE)
             return slc_fail(error, SLUICE_INVALID, "destination", "%s: is %s, which cannot be converted to %s; known are %s", place,
@@ -196,6 +199,9 @@ static sluice_status set_targets(slc_plan *plan, slc_param *param, const slc_par
         if (status != SLUICE_OK)
             return status;
     }
+    sluice_status status = slc_blocks_check_pairs(param, target, count, place, error);
+    if (status != SLUICE_OK)
+        return status;
     result->ntargets = count;
     result->target = target;
     return check_apart(param, target, count, place, error);
@@ -338,7 +344,7 @@ static bool same_target(const slc_plan *plan, const slc_plan *other, int ndim, c
 {
     slc_layout layout = *b->layout;
     layout.mesh = a->layout->mesh;
-    if (a->pad != b->pad || a->dtype != b->dtype || strcmp(a->live, b->live) != 0 || !slc_layout_equal(a->layout, &layout) ||
+    if (a->pad != b->pad || a->dtype != b->dtype || a->scales != b->scales || strcmp(a->live, b->live) != 0 || !slc_layout_equal(a->layout, &layout) ||
         slc_plan_mesh_index(plan, a->layout->mesh, true) != slc_plan_mesh_index(other, b->layout->mesh, true))
         return false;
     if (a->view.ndim != b->view.ndim || !same_ranges(ndim, a->source, b->source) ||
@@ -386,7 +392,7 @@ static void describe_target(const slc_param *param, const slc_target *target, ch
     slc_text_append(text, size, used, " ");
     slc_layout_text(target->layout, text, size, used);
     if (target->dtype != NULL)
-        slc_text_append(text, size, used, " as %s", target->dtype->name);
+        slc_text_append(text, size, used, target->scales ? " as scales" : " as %s", target->dtype->name);
     if (target->pad == SLC_PAD_ZERO)
         slc_text_append(text, size, used, " padded with zeros");
     if (target->pad == SLC_PAD_EMPTY)

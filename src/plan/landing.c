@@ -10,7 +10,7 @@ static sluice_status check_extents(const slc_param *param, const slc_target *tar
     bool good = true, equal = target->pad == SLC_PAD_NONE || (target->pad == SLC_PAD_EMPTY && !slc_box_empty(&landing->box));
     int64_t wanted[SLC_MAX_DIMS];
     for (int d = 0; d < landing->ndim; d++) {
-        wanted[d] = landing->box.high[d] - landing->box.low[d];
+        wanted[d] = slc_landing_held(landing, d);
         good = good && (equal ? landing->window.extent[d] == wanted[d] : landing->window.extent[d] >= wanted[d]);
     }
     if (good)
@@ -25,6 +25,37 @@ static sluice_status check_extents(const slc_param *param, const slc_target *tar
                     "%s: the view %s of live '%s' shows %s, but worker rank %d gets %s (the box %s)%s", place, ranges,
                     target->live, shown, (int)rank, held, box,
                     equal ? "; without padding the two must be equal" : "; the view must have room for it");
+}
+
+/* Blocks of the elements' live tensor: the view ends with one of them; and the scales' live tensor has a number for each. */
+static sluice_status check_blocks(const slc_param *param, const slc_target *target, const slc_live_set *live, const slc_live *tensor,
+                                  const slc_landing *landing, sluice_error *error)
+{
+    char place[SLC_PLACE_TEXT], shown[SLC_SHAPE_TEXT], held[SLC_SHAPE_TEXT];
+    const slc_live *elements = target->scales ? slc_live_set_find(live, target[-1].live) : NULL;
+    bool good = !target->scales || (elements != NULL && elements->ndim == tensor->ndim);
+    for (int d = 0; d < tensor->ndim && elements != NULL && good; d++) {
+        int64_t unit = d < tensor->ndim - 2 ? 1 : SLC_BLOCK, extent = elements->shape[d];
+        good = tensor->shape[d] == extent / unit + (extent % unit != 0);
+    }
+    if (!good) {
+        slc_place_text(param, param->where, place);
+        slc_shape_text(tensor->ndim, tensor->shape, shown);
+        slc_shape_text(elements == NULL ? 0 : elements->ndim, elements == NULL ? NULL : elements->shape, held);
+        return slc_fail(error, SLUICE_INVALID, "destination",
+                        "%s: live '%.200s' %s must have one number for each block of %d x %d of live '%.200s' %s", place, tensor->name, shown,
+                        SLC_BLOCK, SLC_BLOCK, target[-1].live, held);
+    }
+    for (int d = tensor->ndim - 2; d < tensor->ndim && !target->scales; d++) {
+        int64_t end = landing->range[d].start + landing->range[d].count;
+        if (end % SLC_BLOCK == 0 || end == tensor->shape[d])
+            continue;
+        slc_place_text(param, param->where, place);
+        return slc_fail(error, SLUICE_INVALID, "destination",
+                        "%s: its part of live '%.200s' ends at %lld of dim %d, within one of the blocks of %d, which share a scale", place,
+                        tensor->name, (long long)end, d, SLC_BLOCK);
+    }
+    return SLUICE_OK;
 }
 
 /* One more dim of the live tensor, whole. */
@@ -42,6 +73,12 @@ sluice_status slc_target_land(const slc_param *param, const slc_target *target, 
 {
     *landing = (slc_landing){ .holds = false };
     landing->ndim = slc_target_strip(param, target, landing->shape, NULL);
+    for (int d = 0; d < SLC_MAX_DIMS; d++)
+        landing->unit[d] = 1;
+    int block[2];
+    bool blocks = slc_target_blocks(param, target, block);
+    for (int i = 0; i < 2 && target->scales && blocks; i++)
+        landing->unit[block[i]] = SLC_BLOCK;
     if (!slc_layout_box(target->layout, landing->ndim, landing->shape, rank, &landing->box))
         return SLUICE_OK;
     char place[SLC_PLACE_TEXT];
@@ -81,5 +118,8 @@ sluice_status slc_target_land(const slc_param *param, const slc_target *target, 
     landing->live = (size_t)(tensor - live->item);
     landing->item = tensor->dtype->bytes;
     landing->holds = true;
-    return landing->clears ? SLUICE_OK : check_extents(param, target, landing, rank, error);
+    if (landing->clears)
+        return SLUICE_OK;
+    sluice_status status = blocks ? check_blocks(param, target, live, tensor, landing, error) : SLUICE_OK;
+    return status == SLUICE_OK ? check_extents(param, target, landing, rank, error) : status;
 }

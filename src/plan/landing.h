@@ -13,8 +13,16 @@ typedef struct slc_landing {
     slc_window window;              /* in the strip's dims; extents at least the box', larger only with padding */
     slc_range range[SLC_MAX_DIMS];  /* the view's, resolved, in the live tensor's dims */
     int64_t item;                   /* bytes of an element */
+    int64_t unit[SLC_MAX_DIMS];     /* elements of the strip for one of the window; 1 but for scales */
     bool clears;                    /* the target only clears the window (SLC_PAD_CLEAR) */
 } slc_landing;
+
+/* How many of the window's elements along dim `dim` the box fills. */
+static inline int64_t slc_landing_held(const slc_landing *landing, int dim)
+{
+    int64_t extent = landing->box.high[dim] - landing->box.low[dim], unit = landing->unit[dim];
+    return extent / unit + (extent % unit != 0);
+}
 
 /*
  * Checks 1 and 2 of coverage.h. A worker whose box is empty, or that would only clear, needs no live tensor. INVALID: no live tensor of that name,

@@ -28,6 +28,10 @@ struct slc_plan {
     slc_arena arena;
 };
 
+/* blocks.c: that each target in blocks is followed by its scales, that no others are there, and slc_blocks_check of them. */
+sluice_status slc_blocks_check_pairs(const slc_param *param, const slc_target *target, size_t count, const char *place,
+                                     sluice_error *error);
+
 /* The index of a mesh of the workers' side; SIZE_MAX where there is none. */
 size_t slc_plan_mesh_index(const slc_plan *plan, const slc_mesh *mesh, bool workers);
 

@@ -52,12 +52,29 @@ typedef struct slc_target {
     const slc_layout *layout;
     slc_pad pad;
     const slc_dtype *dtype; /* in which it lands: a conversion that there is (base/cast.h); NULL: as the parameter */
+    bool scales;            /* what lands are the scales of the target before it */
 } slc_target;
 
 struct slc_param;
 /* The dtype in which a target lands, and the conversion to it. */
 const slc_dtype *slc_target_dtype(const struct slc_param *param, const slc_target *target);
 slc_cast slc_target_cast(const struct slc_param *param, const slc_target *target);
+
+/*
+ * A conversion in blocks is two targets: elements, and right behind them `scales`, of the same strip, layout, order and padding,
+ * into a float32 tensor of a number for each block of the elements' live tensor, with a view counted in blocks. Blocks are of
+ * the live tensor's last two dims and begin at its first element, so that a view begins at the begin of a block and ends at the end
+ * of one, or of the tensor (landing.c). Every block that a worker gets lies whole in one trainer's shard: where a shard ends within
+ * a worker's box, that is a whole number of blocks from the box's begin. That is a matter of the layouts alone, see
+ * slc_blocks_check.
+ *
+ * blocks: the strip's dims that are the rows and the columns of blocks; false where the conversion is not in blocks.
+ */
+bool slc_target_blocks(const struct slc_param *param, const slc_target *target, int dim[2]);
+
+/* Whether shards let a conversion in blocks be; `target` with its source ranges resolved. INVALID, begun with `place`, which
+   names a trainer's cut. OK for any other target. */
+sluice_status slc_blocks_check(const struct slc_param *param, const slc_target *target, const char *place, sluice_error *error);
 
 /*
  * The strip's dims: ndim and extents; *dim_of[i], the parameter's dim behind strip dim i, may be NULL. With SLC_PAD_CLEAR

@@ -22,7 +22,8 @@ enum {
     RANGE_TO_END = 2, /* start and step follow */
     RANGE_SELECT = 3, /* the index follows */
     HAS_COMPANIONS = 8, /* beside the mode */
-    CONVERTS = 8 /* beside the padding */
+    CONVERTS = 8, /* beside the padding */
+    SCALES = 16 /* beside that */
 };
 
 #define MOST_TARGETS ((size_t)1 << 20) /* of a plan that is received */
@@ -96,7 +97,7 @@ static void put_target(writer *w, const slc_param *param, const slc_target *targ
 {
     put_reference(w, &w->texts, target->live);
     put_reference(w, &w->layouts, target->layout);
-    slc_buffer_u8(w->buffer, (uint8_t)(target->pad | (target->dtype == NULL ? 0 : CONVERTS)));
+    slc_buffer_u8(w->buffer, (uint8_t)(target->pad | (target->dtype == NULL ? 0 : CONVERTS) | (target->scales ? SCALES : 0)));
     if (target->dtype != NULL)
         slc_buffer_u8(w->buffer, target->dtype->code);
     for (int d = 0; d < param->ndim; d++)
@@ -340,11 +341,12 @@ static void get_target(reader *r, const slc_param *param, slc_target *target)
         target->layout = r->layout[layout];
     else
         r->in.failed = true;
-    int64_t coded = get_within(r, CONVERTS + SLC_PAD_CLEAR);
+    int64_t coded = get_within(r, SCALES + CONVERTS + SLC_PAD_CLEAR);
     target->pad = (slc_pad)(coded & (CONVERTS - 1));
+    target->scales = (coded & SCALES) != 0;
     if ((coded & CONVERTS) != 0) {
         target->dtype = slc_dtype_by_code(slc_read_u8(&r->in));
-        if (target->dtype == NULL || target->dtype == param->dtype)
+        if (target->dtype == NULL || (target->dtype == param->dtype && !target->scales))
             r->in.failed = true; /* there is one way to say the same */
     }
     if (target->pad > SLC_PAD_CLEAR)

@@ -28,21 +28,26 @@ typedef struct compiler {
 /* A strided block being made: one dim at a time, from the innermost outwards, merging what lies end to end on both sides. */
 typedef struct block {
     int64_t run;
-    uint32_t ndim;
+    uint32_t ndim, fixed; /* the first `fixed` dims take no others in */
     slc_stride dim[SLC_MAX_DIMS]; /* innermost first */
 } block;
+
+static void add_dim(block *b, int64_t count, int64_t source, int64_t destination)
+{
+    b->dim[b->ndim++] = (slc_stride){ .count = count, .source = source, .destination = destination };
+}
 
 static void wrap(block *b, int64_t count, int64_t source, int64_t destination, bool casts)
 {
     if (count == 1)
         return;
-    slc_stride *last = b->ndim == 0 ? NULL : &b->dim[b->ndim - 1];
+    slc_stride *last = b->ndim == b->fixed ? NULL : &b->dim[b->ndim - 1];
     if (last == NULL && !casts && source == b->run && destination == b->run)
         b->run *= count;
     else if (last != NULL && source == last->source * last->count && destination == last->destination * last->count)
         last->count *= count;
     else
-        b->dim[b->ndim++] = (slc_stride){ .count = count, .source = source, .destination = destination };
+        add_dim(b, count, source, destination);
 }
 
 /* The dims, outermost first, kept in the program. NULL with no dims; *good false when there is no memory. */
@@ -57,10 +62,11 @@ static const slc_stride *keep_dims(slc_program *program, const block *b, bool *g
     return dim;
 }
 
-/* Byte strides of a contiguous row-major block. */
-static void packed_strides(int ndim, const int64_t *extent, int64_t item, int64_t stride[SLC_MAX_DIMS])
+/* Byte strides of a contiguous row-major block whose dims lie in this order; NULL: as they are. */
+static void packed_strides(int ndim, const int *order, const int64_t *extent, int64_t item, int64_t stride[SLC_MAX_DIMS])
 {
-    for (int d = ndim - 1; d >= 0; d--) {
+    for (int i = ndim - 1; i >= 0; i--) {
+        int d = order == NULL ? i : order[i];
         stride[d] = item;
         item *= extent[d];
     }
@@ -75,7 +81,7 @@ static int64_t source_of(const slc_route *route, const slc_piece *piece, int64_t
     int64_t extent[SLC_MAX_DIMS], shard[SLC_MAX_DIMS], offset = 0;
     for (int d = 0; d < param->ndim; d++)
         extent[d] = piece->shard.high[d] - piece->shard.low[d];
-    packed_strides(param->ndim, extent, param->dtype->bytes, shard);
+    packed_strides(param->ndim, NULL, extent, param->dtype->bytes, shard);
     for (int d = 0, s = 0; d < param->ndim; d++) {
         slc_range range = route->range[d];
         int64_t at = range.start;
@@ -88,35 +94,71 @@ static int64_t source_of(const slc_route *route, const slc_piece *piece, int64_t
     return offset;
 }
 
+/* The strip's dims in the order in which a copy has them. */
+static void order_of(const slc_route *route, int order[SLC_MAX_DIMS])
+{
+    int count = 0;
+    for (int d = 0; d < route->ndim; d++)
+        if (d != route->block[0] && d != route->block[1])
+            order[count++] = d;
+    for (int i = 0; i < 2 && count < route->ndim; i++)
+        order[count++] = route->block[i];
+}
+
+static bool keep_grid(slc_program *program, const slc_route *route, const slc_piece *piece, const int64_t *source, slc_copy *copy)
+{
+    slc_grid *grid = slc_arena_take(&program->arena, 1, sizeof *grid);
+    if (grid == NULL)
+        return false;
+    *grid = (slc_grid){ 0 };
+    for (int i = 0; i < 2; i++) {
+        int d = route->block[i];
+        grid->extent[i] = piece->box.high[d] - piece->box.low[d];
+        grid->step[i] = source[d];
+    }
+    copy->grid = grid;
+    return true;
+}
+
 /* `landing` is the worker's; NULL on a trainer, whose copies describe the packed piece. */
 static bool make_copy(slc_program *program, const slc_route *route, const slc_piece *piece, const slc_landing *landing,
                       slc_copy *copy)
 {
     int64_t item = route->item, extent[SLC_MAX_DIMS], source[SLC_MAX_DIMS], destination[SLC_MAX_DIMS];
-    block b = { .run = item };
+    int order[SLC_MAX_DIMS];
+    block b = { .run = item, .fixed = slc_cast_in_blocks(route->cast) ? 2 : 0 };
     bool good = true;
-    bool casts = route->cast != SLC_CAST_NONE;
+    bool casts = route->cast != SLC_CAST_NONE, scales = slc_cast_scales(route->cast);
     *copy = (slc_copy){ .peer = piece->peer, .cast = route->cast };
     copy->source = source_of(route, piece, source);
-    for (int s = 0; s < route->ndim; s++)
-        extent[s] = piece->box.high[s] - piece->box.low[s];
+    if (slc_cast_in_blocks(route->cast) && !keep_grid(program, route, piece, source, copy))
+        return false;
+    for (int s = 0; s < route->ndim; s++) {
+        int64_t unit = scales ? route->unit[s] : 1, elements = piece->box.high[s] - piece->box.low[s];
+        extent[s] = elements / unit + (elements % unit != 0);
+        source[s] *= unit;
+    }
+    order_of(route, order);
     if (landing == NULL) {
-        packed_strides(route->ndim, extent, item, destination);
+        packed_strides(route->ndim, order, extent, item, destination);
     } else {
         copy->buffer = route->param->mode == SLC_MODE_FULL ? SLC_STAGING : (uint32_t)landing->live;
         copy->destination = landing->window.offset;
         for (int s = 0; s < route->ndim; s++) {
             destination[s] = landing->window.stride[s];
-            copy->destination += (piece->box.low[s] - landing->box.low[s]) * destination[s];
+            copy->destination += (piece->box.low[s] - landing->box.low[s]) / landing->unit[s] * destination[s];
         }
     }
-    for (int s = route->ndim - 1; s >= 0; s--)
-        wrap(&b, extent[s], source[s], destination[s], casts);
+    for (int i = route->ndim - 1; i >= 0; i--)
+        if (b.ndim < b.fixed)
+            add_dim(&b, extent[order[i]], source[order[i]], destination[order[i]]);
+        else
+            wrap(&b, extent[order[i]], source[order[i]], destination[order[i]], casts);
     if (casts && b.ndim == 0)
-        b.dim[b.ndim++] = (slc_stride){ .count = 1, .source = SLC_CAST_FROM, .destination = SLC_CAST_TO };
+        add_dim(&b, 1, slc_cast_from(route->cast), slc_cast_to(route->cast));
     copy->run = b.run;
     copy->ndim = b.ndim;
-    copy->bytes = slc_box_volume(&piece->box) * item;
+    copy->bytes = slc_route_numbers(route, &piece->box) * item;
     copy->dim = keep_dims(program, &b, &good);
     return good;
 }
@@ -176,9 +218,9 @@ static bool make_fills(compiler *c, const slc_landing *landing)
     if (landing->clears)
         return add_fill(c, landing, window->offset, window->extent);
     for (int slab = 0; slab < landing->ndim; slab++) {
-        int64_t extent[SLC_MAX_DIMS], held = landing->box.high[slab] - landing->box.low[slab];
+        int64_t extent[SLC_MAX_DIMS], held = slc_landing_held(landing, slab);
         for (int d = 0; d < landing->ndim; d++)
-            extent[d] = d < slab    ? landing->box.high[d] - landing->box.low[d]
+            extent[d] = d < slab    ? slc_landing_held(landing, d)
                         : d == slab ? window->extent[d] - held
                                     : window->extent[d];
         if (!add_fill(c, landing, window->offset + held * window->stride[slab], extent))
@@ -241,7 +283,9 @@ static sluice_status land(compiler *c, const slc_route *route, slc_landing *land
     landing->window.ndim = param->ndim;
     for (int d = 0; d < param->ndim; d++)
         landing->window.extent[d] = param->shape[d];
-    packed_strides(param->ndim, param->shape, param->dtype->bytes, landing->window.stride);
+    packed_strides(param->ndim, NULL, param->shape, param->dtype->bytes, landing->window.stride);
+    for (int d = 0; d < SLC_MAX_DIMS; d++)
+        landing->unit[d] = 1;
     return SLUICE_OK;
 }
 

@@ -2,8 +2,8 @@
  * program.h: the plan compiled for one rank: for each parameter a segment of strided copies with the peer of each.
  * A worker's copies read from trainers into live tensors or staging; a trainer's copies read its shards for workers. Both
  * sides list the same pieces: of one segment a worker's copies are ordered by (target, source rank, part), a trainer's by
- * (worker rank, target, part), and the elements of a copy run in the same row-major order of the strip on both sides, so
- * that a stream of packed pieces needs no headers.
+ * (worker rank, target, part), and the elements of a copy run in the same row-major order of the strip on both sides (those in
+ * blocks with the rows and columns of blocks last), so that a stream of packed pieces needs no headers.
  */
 #ifndef SLC_PLAN_PROGRAM_H
 #define SLC_PLAN_PROGRAM_H
@@ -18,8 +18,9 @@ typedef struct slc_stride {
 } slc_stride;
 
 /*
- * A strided copy: `run` contiguous bytes on both sides (with a conversion one element, as it lands, and at least one dim),
- * repeated over ndim outer dims, collapsed to as few as the strides allow. Offsets and strides are in bytes: source ones from
+ * A strided copy: `run` contiguous bytes on both sides (with a conversion one number, as it lands, and at least one dim),
+ * repeated over ndim outer dims, collapsed to as few as the strides allow. With a conversion in blocks the last two dims are
+ * the rows and the columns of the piece's grid, or of its blocks where scales land, whatever their counts. Offsets and strides are in bytes: source ones from
  * the start of the trainer's shard (contiguous, row-major), destination ones from the live tensor's data or the staging slot.
  * On a trainer, destination strides are those of the packed piece, and `buffer` is unused (0). What travels and what is
  * counted are bytes as they land.
@@ -33,10 +34,14 @@ typedef struct slc_copy {
     slc_cast cast;
     uint32_t ndim;
     const slc_stride *dim;
+    const slc_grid *grid; /* in blocks: the rectangle in which the source begins at element grid->at; else NULL */
 } slc_copy;
 
 /* Contiguous bytes on the source's side. */
-static inline int64_t slc_copy_source_run(const slc_copy *copy) { return copy->cast == SLC_CAST_NONE ? copy->run : SLC_CAST_FROM; }
+static inline int64_t slc_copy_source_run(const slc_copy *copy)
+{
+    return copy->cast == SLC_CAST_NONE ? copy->run : slc_cast_from(copy->cast);
+}
 
 /* Bytes to clear in a live tensor: `run` bytes at destination, over ndim dims (source strides unused). */
 typedef struct slc_fill {

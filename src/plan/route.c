@@ -27,6 +27,13 @@ static sluice_status append(slc_piece_list *list, const slc_piece *piece, sluice
     return SLUICE_OK;
 }
 
+static void without_blocks(slc_route *route)
+{
+    route->block[0] = route->block[1] = -1;
+    for (int d = 0; d < SLC_MAX_DIMS; d++)
+        route->unit[d] = 1;
+}
+
 void slc_route_direct(const slc_param *param, uint32_t target, slc_route *route)
 {
     const slc_target *direct = &param->target[target];
@@ -36,6 +43,9 @@ void slc_route_direct(const slc_param *param, uint32_t target, slc_route *route)
                           .cast = slc_target_cast(param, direct),
                           .item = slc_target_dtype(param, direct)->bytes };
     route->ndim = slc_target_strip(param, direct, route->shape, route->dim_of);
+    without_blocks(route);
+    if (slc_target_blocks(param, direct, route->block))
+        route->unit[route->block[0]] = route->unit[route->block[1]] = SLC_BLOCK;
     for (int d = 0; d < param->ndim; d++)
         route->range[d] = direct->source[d];
 }
@@ -43,6 +53,7 @@ void slc_route_direct(const slc_param *param, uint32_t target, slc_route *route)
 void slc_route_full(const slc_param *param, const slc_layout *everyone, slc_route *route)
 {
     *route = (slc_route){ .param = param, .layout = everyone, .ndim = param->ndim, .item = param->dtype->bytes };
+    without_blocks(route);
     for (int d = 0; d < param->ndim; d++) {
         route->shape[d] = param->shape[d];
         route->dim_of[d] = d;
@@ -73,6 +84,20 @@ static bool positions(const slc_route *route, const slc_box *shard, slc_box *hel
         held->high[s++] = high;
     }
     return true;
+}
+
+static int64_t units(int64_t elements, int64_t unit)
+{
+    return elements / unit + (elements % unit != 0);
+}
+
+int64_t slc_route_numbers(const slc_route *route, const slc_box *strip)
+{
+    bool scales = slc_cast_scales(route->cast);
+    int64_t numbers = 1;
+    for (int d = 0; d < strip->ndim; d++)
+        numbers *= units(strip->high[d] - strip->low[d], scales ? route->unit[d] : 1);
+    return numbers;
 }
 
 slc_box slc_route_hull(const slc_route *route, const slc_box *strip)
@@ -115,31 +140,34 @@ static void piece_of(const slc_box *reach, int64_t number, int64_t piece[SLC_MAX
  * The dim along which a piece is cut: the outermost that has enough elements for parts of about one size, so that what
  * lies end to end stays so; else the longest. -1 with no dims.
  */
-static int dim_to_cut(const slc_box *whole, int32_t parts)
+static int dim_to_cut(const slc_route *route, const slc_box *whole, int32_t parts)
 {
     int longest = -1;
     for (int d = 0; d < whole->ndim; d++) {
         int64_t length = whole->high[d] - whole->low[d];
-        if (length / 16 >= parts)
+        if (length / 16 >= parts && length / route->unit[d] >= parts)
             return d;
-        if (longest < 0 || length > whole->high[longest] - whole->low[longest])
+        if (longest < 0 || length / route->unit[d] > (whole->high[longest] - whole->low[longest]) / route->unit[longest])
             longest = d;
     }
     return longest;
 }
 
-/* Part `part` of a piece; false when that is empty. */
-static bool part_of(const slc_box *whole, int32_t part, int32_t parts, slc_box *box)
+/* Part `part` of a piece; false when that is empty. Blocks stay whole. */
+static bool part_of(const slc_route *route, const slc_box *whole, int32_t part, int32_t parts, slc_box *box)
 {
     *box = *whole;
     if (parts == 1)
         return true;
-    int dim = dim_to_cut(whole, parts);
+    int dim = dim_to_cut(route, whole, parts);
     if (dim < 0)
         return part == 0;
-    int64_t length = whole->high[dim] - whole->low[dim], base = length / parts, more = length % parts;
-    box->low[dim] += part * base + (part < more ? part : more);
-    box->high[dim] = box->low[dim] + base + (part < more);
+    int64_t unit = route->unit[dim], length = units(whole->high[dim] - whole->low[dim], unit);
+    int64_t base = length / parts, more = length % parts, first = part * base + (part < more ? part : more);
+    int64_t end = first + base + (part < more);
+    box->low[dim] += first * unit;
+    if (end < length)
+        box->high[dim] = whole->low[dim] + end * unit;
     return box->low[dim] < box->high[dim];
 }
 
@@ -161,7 +189,7 @@ slc_fanout slc_route_fanout(const slc_route *route)
     slc_box box =
         slc_layout_shard_box(route->layout, route->ndim, route->shape, slc_layout_shard(route->layout, route->ndim, reach.low));
     slc_fanout fanout = { .destinations = destinations(&reach, replicas), .even = true };
-    fanout.bytes = slc_box_volume(&held) * param->dtype->bytes;
+    fanout.bytes = slc_route_numbers(route, &held) * route->item;
     /* Replication may multiply a huge tensor beyond what fits; then any large number says the same. */
     if (!slc_multiply(fanout.bytes, replicas, &fanout.bytes))
         fanout.bytes = INT64_MAX;
@@ -195,7 +223,7 @@ sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const sl
         slc_layout_reach(route->layout, route->ndim, route->shape, &held, &reach);
         int64_t destination = destination_of(&reach, own, replicas, own_replica);
         for (piece.part = 0; piece.part < route->schedule.parts; piece.part++) {
-            if (!part_of(&meeting, piece.part, route->schedule.parts, &piece.box))
+            if (!part_of(route, &meeting, piece.part, route->schedule.parts, &piece.box))
                 continue;
             piece.peer = slc_layout_rank(param->source, shard, slc_schedule_replica(route->schedule, destination, piece.part));
             sluice_status status = append(list, &piece, error);
@@ -228,7 +256,7 @@ sluice_status slc_route_from_trainer(const slc_route *route, int32_t rank, slc_p
         slc_box box = slc_layout_shard_box(route->layout, route->ndim, route->shape, there),
                 meeting = slc_box_intersect(&held, &box);
         piece.part = (int32_t)(i % schedule.parts);
-        if (slc_box_empty(&meeting) || !part_of(&meeting, piece.part, schedule.parts, &piece.box))
+        if (slc_box_empty(&meeting) || !part_of(route, &meeting, piece.part, schedule.parts, &piece.box))
             continue;
         piece.peer = slc_layout_rank(route->layout, there, (int32_t)(destination % replicas));
         sluice_status status = append(list, &piece, error);
@@ -256,10 +284,10 @@ void slc_route_meetings(const slc_route *route, slc_meeting_visit visit, void *c
             slc_box box = slc_layout_shard_box(route->layout, route->ndim, route->shape, meeting.there),
                     whole = slc_box_intersect(&held, &box);
             for (meeting.part = 0; meeting.part < route->schedule.parts; meeting.part++) {
-                if (slc_box_empty(&whole) || !part_of(&whole, meeting.part, route->schedule.parts, &part))
+                if (slc_box_empty(&whole) || !part_of(route, &whole, meeting.part, route->schedule.parts, &part))
                     continue;
                 meeting.box = part;
-                meeting.elements = slc_box_volume(&part);
+                meeting.numbers = slc_route_numbers(route, &part);
                 visit(context, &meeting);
             }
         }

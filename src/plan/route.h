@@ -20,6 +20,8 @@ typedef struct slc_route {
     slc_schedule schedule;
     slc_cast cast; /* on the way */
     int64_t item;  /* bytes of an element as it travels and lands */
+    int64_t unit[SLC_MAX_DIMS]; /* elements of a strip dim that stay together, and have one scale; 1 but for blocks */
+    int block[2];               /* the strip's dims that are a block's rows and columns; -1 but for blocks */
 } slc_route;
 
 typedef struct slc_piece {
@@ -55,6 +57,9 @@ sluice_status slc_route_to_worker(const slc_route *route, int32_t rank, const sl
                                   sluice_error *error);
 sluice_status slc_route_from_trainer(const slc_route *route, int32_t rank, slc_piece_list *list, sluice_error *error);
 
+/* How many numbers a rectangle of strip positions, cut between blocks, brings: its elements, or a scale for each block. */
+int64_t slc_route_numbers(const slc_route *route, const slc_box *strip);
+
 /* What of the parameter a rectangle of strip positions spans. */
 slc_box slc_route_hull(const slc_route *route, const slc_box *strip);
 
@@ -64,7 +69,7 @@ typedef struct slc_meeting {
     int32_t part;
     int64_t destination; /* the number of the worker shard's first replica; the others follow */
     slc_box box;         /* the elements, in the strip */
-    int64_t elements;
+    int64_t numbers; /* that it brings */
 } slc_meeting;
 
 typedef void (*slc_meeting_visit)(void *context, const slc_meeting *meeting);

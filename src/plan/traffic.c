@@ -12,6 +12,7 @@
 typedef struct item {
     const slc_layout *source, *layout;
     int64_t width, parts, ndim;
+    int64_t cast, block[2];
     int64_t dim[SLC_MAX_DIMS][5]; /* extent; start, step, count, select of the strip */
     int64_t first; /* of its schedule */
     int64_t count; /* of parameters: 1, more after `merge` */
@@ -55,6 +56,9 @@ static sluice_status note(counter *c, const slc_route *route, uint32_t param, bo
     added->width = route->item;
     added->parts = route->schedule.parts;
     added->ndim = source->ndim;
+    added->cast = route->cast;
+    added->block[0] = route->block[0];
+    added->block[1] = route->block[1];
     for (int d = 0; d < source->ndim; d++) {
         const slc_range *range = &route->range[d];
         const int64_t dim[5] = { source->shape[d], range->start, range->step, range->count, range->select };
@@ -160,7 +164,7 @@ static void forward(counter *c, int32_t trainer, const int32_t *to, int64_t byte
 static void meet(void *context, const slc_meeting *meeting)
 {
     counter *c = context;
-    int64_t bytes = meeting->elements * c->begin->width, parts = c->begin->parts, replicas = c->replicas;
+    int64_t bytes = meeting->numbers * c->begin->width, parts = c->begin->parts, replicas = c->replicas;
     const int32_t *from = c->trainer + meeting->shard * replicas, *to = c->worker + meeting->there * c->there;
     int64_t workers = c->traffic->workers;
     for (const item *i = c->begin; i < c->end; i++) {

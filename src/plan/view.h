@@ -2,7 +2,7 @@
 #ifndef SLC_PLAN_VIEW_H
 #define SLC_PLAN_VIEW_H
 
-#include "base/dtype.h"
+#include "base/convert.h"
 #include "base/memory.h"
 #include "base/names.h"
 #include "plan/box.h"

@@ -80,7 +80,7 @@ static int read_target(lua_State *L)
     slc_layout_text(target->layout, text, sizeof text, &used);
     slc_explain_set_text(L, "layout", text);
     slc_explain_set_text(L, "pad", PADS[target->pad]);
-    slc_explain_set_text(L, "convert", target->dtype == NULL ? "" : target->dtype->name);
+    slc_explain_set_text(L, "convert", target->dtype == NULL ? "" : target->scales ? "scales" : target->dtype->name);
     bool permuted = false;
     lua_createtable(L, route.ndim, 0);
     for (int i = 0; i < route.ndim; i++) {

@@ -167,7 +167,7 @@ static slc_target *next_template(lua_State *L, slc_resolver *r)
 
 /*
  * template(mesh name, placements, ranges of the parameter, ranges of the live tensor, order, pad: nil or a word of PADS, dtype in
- * which it lands or nil) -> its number
+ * which it lands or nil, whether it brings the scales of the target before it) -> its number
  */
 static int add_template(lua_State *L)
 {
@@ -188,10 +188,33 @@ static int add_template(lua_State *L)
     }
     target->pad = (slc_pad)luaL_checkoption(L, 6, PADS[0], PADS);
     target->dtype = lua_isnoneornil(L, 7) ? NULL : slc_dtype_find(luaL_checkstring(L, 7));
+    target->scales = lua_toboolean(L, 8) != 0;
     target->layout = slc_plan_layout(r->plan, &layout);
     if (target->layout == NULL)
         slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a layout");
     lua_pushinteger(L, r->ntemplates);
+    return 1;
+}
+
+/* blocked(number from 1, template) -> why the trainers' shards do not let the target be converted in blocks; nil where they do */
+static int read_blocked(lua_State *L)
+{
+    slc_resolver *r = get_resolver(L);
+    size_t index = (size_t)slc_lua_integer(L, 1, 1, INT64_MAX) - 1;
+    if (index >= slc_plan_count(r->plan))
+        return luaL_error(L, "no such parameter");
+    const slc_param *param = slc_plan_at(r->plan, index);
+    slc_target target = r->template[slc_lua_integer(L, 2, 1, r->ntemplates) - 1];
+    for (int d = 0; d < param->ndim; d++)
+        if (!slc_range_resolve(target.source[d], param->shape[d], &target.source[d]) || target.source[d].count == 0)
+            return 0; /* slc_plan_set says so */
+    sluice_error error = SLUICE_ERROR_INIT;
+    char place[256];
+    snprintf(place, sizeof place, "'%.200s'", param->name);
+    if (slc_blocks_check(param, &target, place, &error) == SLUICE_OK)
+        return 0;
+    const char *text = strstr(error.text, place); /* behind the stage */
+    lua_pushstring(L, text == NULL ? error.text : text);
     return 1;
 }
 
@@ -274,7 +297,7 @@ void slc_resolver_push(lua_State *L, slc_resolver *resolver)
     static const luaL_Reg FUNCTIONS[] = {
         { "count", count_params },   { "param", read_param },       { "live_count", count_live }, { "live", read_live },
         { "host", read_host },       { "attributes", read_attributes }, { "meshes", read_meshes },
-        { "template", add_template }, { "set", set_destination },   { "companions", set_companions }, { "finish", finish },
+        { "template", add_template }, { "blocked", read_blocked }, { "set", set_destination },   { "companions", set_companions }, { "finish", finish },
         { NULL, NULL },
     };
     lua_newtable(L);

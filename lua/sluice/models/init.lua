@@ -101,6 +101,9 @@ local function host_of(family, config, worker)
       live_experts = config.live_experts ~= "experts" and config.live_experts or nil,
       tie_word_embeddings = config.tie_word_embeddings or false, finalizes_modules = false,
    }
+   if worker.dtype == "float8_e4m3fn" then
+      host.quantization, host.weight_block_size = "fp8", { 128, 128 }
+   end
    for key, value in pairs(family.host and family.host(config) or {}) do
       host[key] = value
    end

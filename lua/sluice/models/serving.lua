@@ -8,7 +8,8 @@ local names = require "sluice.models.names"
 local serving = {}
 serving.__index = serving
 
-local floor, min, max = math.floor, math.min, math.max
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local IN_BLOCKS, BLOCK = "float8_e4m3fn", 128
 
 --- How many layers each pipeline stage of a serving host holds: what does not divide goes, one each, to the stages before
 -- the last one.
@@ -92,7 +93,7 @@ function serving.new(part, config, rank, prefixes)
       moe_r = sizes.moe_tp > 1 and mesh.coordinate(expert, rank, "tp") or 0,
       is_first = stage == 0, is_last = stage == sizes.pp - 1,
       first_layer = first_layer, last_layer = first_layer + counts[stage + 1] - 1,
-      dtype = part.dtype or config.dtype, list = {}, attributes = {}, prefixes = prefixes, unsourced = false,
+      dtype = part.dtype ~= IN_BLOCKS and part.dtype or config.dtype, in_blocks = part.dtype == IN_BLOCKS, list = {}, attributes = {}, prefixes = prefixes, unsourced = false,
    }, serving)
    if config.num_experts then
       self.first_expert, self.local_experts =
@@ -121,6 +122,29 @@ local function attributes(self, loader, ndim)
    return found
 end
 
+-- The scales of a weight's blocks: of each box a number for every block of its last two live dims.
+local function scales_of(weight)
+   local first, contents, shape = #weight.shape - 2, {}, { unpack(weight.shape) }
+   for dim = first + 1, #shape do
+      shape[dim] = ceil(shape[dim] / BLOCK)
+   end
+   for i, box in ipairs(weight.contents) do
+      local at = { unpack(box.at) }
+      for dim = first + 1, #at do
+         if at[dim] % BLOCK ~= 0 then
+            check.fail("worker.dtype (%s): %s begins at %d in dim %d of %s, within a block of %d", IN_BLOCKS, box.source, at[dim], dim - 1,
+               weight.name, BLOCK)
+         end
+         at[dim] = at[dim] / BLOCK
+      end
+      contents[i] = { source = box.source, from = box.from, extent = box.extent, at = at, dims = box.dims, scales = true }
+   end
+   return { name = weight.name .. "_scale_inv", dtype = "float32", shape = shape, contents = contents, zero = {},
+            unsourced = weight.unsourced }
+end
+
+local linear = { qkv = true, merged_column = true, column = true, row = true, fused_moe = true }
+
 --- Adds one live tensor. loader: what its host declares, or nil for none. While `unsourced` holds, tensors keep what they
 -- have: the trainer brings nothing for them.
 function serving:add(name, shape, loader, contents, zero, dtype)
@@ -135,6 +159,10 @@ function serving:add(name, shape, loader, contents, zero, dtype)
       end
    end
    self.list[#self.list + 1] = live
+   if self.in_blocks and not dtype and linear[loader] and #shape > 1 then
+      live.dtype = IN_BLOCKS
+      self.list[#self.list + 1] = scales_of(live)
+   end
 end
 
 -- `shape` with `extent` in its dim `dim` (0-based).

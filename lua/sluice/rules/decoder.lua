@@ -40,6 +40,12 @@ return {
    rename_live = wrapped,
    full = policy { pipeline = true, quantization = block and "fp8" },
    scales = block and { ending = "_scale_inv", block = block },
+   -- What a trainer has in bfloat16 or float32 and such a host in fp8.
+   convert = block and {
+      { "model.layers.{l}.self_attn.{p=q|k|v|o|qkv}_proj.weight", "float8_e4m3fn" },
+      { "model.layers.{l}.mlp.{p=gate|up|down|gate_up}_proj.weight", "float8_e4m3fn" },
+      { "model.layers.{l}.{b=mlp|block_sparse_moe}.experts.**", "float8_e4m3fn" },
+   },
    pins = layers and {
       where "model.layers.{l}.**" (pin("pp", pick("l", layers))),
       not tied and where "model.embed_tokens.**" (on_first),

@@ -39,11 +39,19 @@ elseif D then
    table.insert(rules, 1, rule(D .. "**") { skip = "this host serves no drafting layers" })
 end
 
+-- What a trainer has in bfloat16 or float32 and an fp8 host in fp8.
+local FP8 = "float8_e4m3fn"
+local convert = host.quantization == "fp8" and host.weight_block_size and {
+   { A .. "{p=q_a_proj|kv_a_proj_with_mqa|q_proj|q_b_proj|kv_b_proj|o_proj}.weight", FP8 },
+   { M .. "{p=gate|up|down}_proj.weight", FP8 }, { S .. "{p=gate|up|down}_proj.weight", FP8 }, { M .. "experts.**", FP8 },
+}
+
 return {
    name = "deepseek_v3",
    extends = { "experts", "mlp", "decoder" },
    pins = { D and where(D .. "**") (pin("pp", axes.pp - 1)) },
    rename_live = served and {
       { D .. "{b=self_attn|mlp|input_layernorm|post_attention_layernorm}.**", "model.layers.{m}.mtp_block.{b}.**" } },
+   convert = convert,
    rules = rules,
 }

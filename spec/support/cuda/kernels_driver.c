@@ -2,8 +2,9 @@
  * kernels_driver.c: tables of random strided copies through the plugin's kernels, on a GPU or the stand-in for one, against
  * a loop over single bytes.
  *
- *     kernels_driver [SEED [CASES [DEVICE]]]      random shapes, some with conversions
- *     kernels_driver casts [DEVICE]               each conversion, of numbers on both sides of every halfway case
+ *     kernels_driver [SEED [CASES [DEVICE]]]      random shapes, some with conversions, some turned
+ *     kernels_driver casts [DEVICE]               each conversion, of numbers on both sides of every halfway case; those in
+ *                                                 blocks of all bfloat16 numbers, with many scales
  *
  * Prints one line: "seed S: N cases, B bytes: equal", "N numbers: equal", or the first difference and how to see it again. Exit status 1 for a
  * difference, 3 where there is no GPU.
@@ -25,6 +26,7 @@ typedef struct shape {
     slc_cast cast;
     uint32_t ndim;
     slc_stride dim[SLC_MAX_DIMS];
+    slc_grid grid; /* in blocks */
     uint64_t bytes;
 } shape;
 
@@ -78,10 +80,10 @@ static bool invent(bench *b, shape *s, uint64_t *from_used, uint64_t *to_used)
 {
     static const int64_t grains[] = { 1, 2, 4, 8, 16, 32 };
     const int64_t grain = grains[below(b, 6)];
-    *s = (shape){ .ndim = (uint32_t)below(b, SLC_MAX_DIMS + 1), .cast = (slc_cast)below(b, SLC_CASTS) };
+    *s = (shape){ .ndim = (uint32_t)below(b, SLC_MAX_DIMS + 1), .cast = (slc_cast)below(b, SLC_CAST_BF16_F8) };
     if (s->cast != SLC_CAST_NONE && s->ndim == 0)
         return false;
-    s->run = s->cast != SLC_CAST_NONE ? SLC_CAST_TO : grain * (int64_t)(1 + below(b, below(b, 4) == 0 ? 5000 : 20));
+    s->run = s->cast != SLC_CAST_NONE ? slc_cast_to(s->cast) : grain * (int64_t)(1 + below(b, below(b, 4) == 0 ? 5000 : 20));
     s->bytes = (uint64_t)s->run;
     for (uint32_t d = 0; d < s->ndim; d++) {
         s->dim[d].count = 1 + (int64_t)below(b, below(b, 8) == 0 ? 6000 : 7);
@@ -90,13 +92,90 @@ static bool invent(bench *b, shape *s, uint64_t *from_used, uint64_t *to_used)
             return false;
     }
     uint64_t shift = below(b, 2) == 0 ? 0 : (uint64_t)grain * below(b, 16);
-    uint64_t from_bytes = nest(b, s, false, grain, s->cast != SLC_CAST_NONE ? SLC_CAST_FROM : s->run);
+    uint64_t from_bytes = nest(b, s, false, grain, s->cast != SLC_CAST_NONE ? slc_cast_from(s->cast) : s->run);
     uint64_t to_bytes = nest(b, s, true, grain, s->run);
     s->from = *from_used + shift;
     s->to = *to_used + shift;
     *from_used = (s->from + from_bytes + 63) / 64 * 64;
     *to_used = (s->to + to_bytes + 63) / 64 * 64;
     return *from_used <= ROOM && *to_used <= ROOM;
+}
+
+/*
+ * A plane of some hundred elements each way and up to two dims around it: turned as often as not, of every conversion, with gaps
+ * and at odd addresses now and then; those in blocks may begin and end within them.
+ */
+static bool invent_plane(bench *b, shape *s, uint64_t *from_used, uint64_t *to_used)
+{
+    *s = (shape){ .ndim = 2 + (uint32_t)below(b, 3), .cast = (slc_cast)below(b, SLC_CASTS) };
+    const bool blocks = slc_cast_in_blocks(s->cast), scales = slc_cast_scales(s->cast);
+    const int64_t item = s->cast == SLC_CAST_NONE ? (int64_t)1 << below(b, 3) : slc_cast_from(s->cast);
+    const int64_t grain = below(b, 4) == 0 ? 1 : item, unit = scales ? SLC_BLOCK : 1;
+    s->run = s->cast == SLC_CAST_NONE ? item : slc_cast_to(s->cast);
+    s->bytes = (uint64_t)s->run;
+    uint32_t row = s->ndim - 2;
+    for (uint32_t d = 0; d < s->ndim; d++)
+        s->dim[d].count = 1 + (int64_t)below(b, d < row ? 3 : 300);
+    uint64_t from_bytes = nest(b, s, false, grain, item); /* as elements lie, before scales step over them */
+    int64_t extent[2] = { s->dim[row].count, s->dim[row + 1].count }, end[2];
+    uint64_t skipped = 0;
+    for (uint32_t i = 0; i < 2 && blocks; i++) {
+        slc_stride *dim = &s->dim[row + i];
+        int64_t at = below(b, 2) == 0 ? 0 : (int64_t)below(b, (uint64_t)extent[i]) / unit * unit;
+        end[i] = below(b, 2) == 0 ? extent[i] : at + 1 + (int64_t)below(b, (uint64_t)(extent[i] - at));
+        s->grid.extent[i] = extent[i];
+        s->grid.at[i] = at;
+        s->grid.step[i] = dim->source;
+        skipped += (uint64_t)(at * dim->source);
+        dim->count = (end[i] - at + unit - 1) / unit;
+        dim->source *= unit;
+    }
+    uint64_t to_bytes = nest(b, s, true, below(b, 4) == 0 ? 1 : s->run, s->run);
+    for (uint32_t d = 0; d < s->ndim; d++)
+        s->bytes *= (uint64_t)s->dim[d].count;
+    s->from = *from_used + skipped + (uint64_t)grain * below(b, 4);
+    s->to = *to_used + (below(b, 4) == 0 ? below(b, 16) : 0);
+    *from_used = (s->from - skipped + from_bytes + 63) / 64 * 64;
+    *to_used = (s->to + to_bytes + 63) / 64 * 64;
+    return s->bytes <= MOST_BYTES && *from_used <= ROOM && *to_used <= ROOM;
+}
+
+static uint32_t bits_at(const bench *b, slc_cast cast, uint64_t at)
+{
+    uint32_t bits = 0;
+    memcpy((unsigned char *)&bits + 4 - slc_cast_from(cast), b->source + at, slc_cast_from(cast));
+    return bits;
+}
+
+/* The scale of the block in which an element of the grid lies that begins at `origin`. */
+static float expect_scale(const bench *b, const shape *s, uint64_t origin, int64_t row, int64_t column)
+{
+    double largest = 0;
+    for (int64_t r = row / 128 * 128; r < row / 128 * 128 + 128 && r < s->grid.extent[0]; r++)
+        for (int64_t c = column / 128 * 128; c < column / 128 * 128 + 128 && c < s->grid.extent[1]; c++)
+            largest = oracle_largest(largest, bits_at(b, s->cast, origin + (uint64_t)(r * s->grid.step[0] + c * s->grid.step[1])));
+    return oracle_scale(largest);
+}
+
+static void expect_grid(bench *b, const shape *s, uint64_t from, uint64_t to)
+{
+    const slc_stride *row = &s->dim[s->ndim - 2], *column = row + 1;
+    const int64_t unit = slc_cast_scales(s->cast) ? 128 : 1;
+    static float known[64][8];
+    memset(known, 0, sizeof known);
+    for (int64_t r = 0; r < row->count; r++)
+        for (int64_t c = 0; c < column->count; c++) {
+            int64_t at[2] = { s->grid.at[0] + r * unit, s->grid.at[1] + c * unit };
+            uint64_t origin = from - (uint64_t)(s->grid.at[0] * s->grid.step[0] + s->grid.at[1] * s->grid.step[1]);
+            float *scale = &known[at[0] / 128][at[1] / 128];
+            if (*scale == 0)
+                *scale = expect_scale(b, s, origin, at[0], at[1]);
+            unsigned char *out = b->expected + to + (uint64_t)(r * row->destination + c * column->destination);
+            if (unit == 128)
+                memcpy(out, scale, sizeof *scale);
+            else
+                *out = oracle_scaled(bits_at(b, s->cast, from + (uint64_t)(r * row->source + c * column->source)), *scale);
+        }
 }
 
 static void expect_cast(slc_cast cast, const unsigned char *from, unsigned char *to)
@@ -110,17 +189,21 @@ static void expect_cast(slc_cast cast, const unsigned char *from, unsigned char 
 static void expect(bench *b, const shape *s)
 {
     int64_t index[SLC_MAX_DIMS] = { 0 };
+    const bool blocks = slc_cast_in_blocks(s->cast);
+    const uint32_t ndim = blocks ? s->ndim - 2 : s->ndim;
     for (;;) {
         uint64_t from = s->from, to = s->to;
-        for (uint32_t d = 0; d < s->ndim; d++) {
+        for (uint32_t d = 0; d < ndim; d++) {
             from += (uint64_t)(index[d] * s->dim[d].source);
             to += (uint64_t)(index[d] * s->dim[d].destination);
         }
-        if (s->cast != SLC_CAST_NONE)
+        if (blocks)
+            expect_grid(b, s, from, to);
+        else if (s->cast != SLC_CAST_NONE)
             expect_cast(s->cast, b->source + from, b->expected + to);
         for (int64_t i = 0; i < s->run && s->cast == SLC_CAST_NONE; i++)
             b->expected[to + (uint64_t)i] = b->source[from + (uint64_t)i];
-        uint32_t d = s->ndim;
+        uint32_t d = ndim;
         while (d > 0 && ++index[d - 1] == s->dim[d - 1].count)
             index[--d] = 0;
         if (d == 0)
@@ -150,13 +233,14 @@ static sluice_status one_case(bench *b, uint64_t number, sluice_error *error)
     uint64_t from_used = 0, to_used = 0, kept[2] = { 0, 0 };
     sluice_status status = SLUICE_OK;
     for (size_t i = 0; i < count && status == SLUICE_OK; i++) {
-        while (!invent(b, &made[i], &from_used, &to_used)) {
+        while (!(below(b, 2) == 0 ? invent : invent_plane)(b, &made[i], &from_used, &to_used)) {
             from_used = kept[0];
             to_used = kept[1];
         }
         kept[0] = from_used;
         kept[1] = to_used;
-        const slc_copy copy = { .run = made[i].run, .cast = made[i].cast, .ndim = made[i].ndim, .dim = made[i].dim };
+        const slc_copy copy = { .run = made[i].run, .cast = made[i].cast, .ndim = made[i].ndim, .dim = made[i].dim,
+                                .grid = slc_cast_in_blocks(made[i].cast) ? &made[i].grid : NULL };
         status = slc_moves_add(&moves, b->from + made[i].from, b->to + made[i].to, &copy, error);
     }
     if (status == SLUICE_OK)
@@ -236,42 +320,70 @@ static uint32_t number_at(size_t i)
     return (uint32_t)(i / count) << 13 | rest[i % count];
 }
 
+/* A shape at the begin of the memory, of what `source` holds now. */
+static sluice_status one_shape(bench *b, const shape *s, sluice_error *error)
+{
+    const slc_copy copy = { .run = s->run, .cast = s->cast, .ndim = s->ndim, .dim = s->dim, .grid = slc_cast_in_blocks(s->cast) ? &s->grid : NULL };
+    slc_moves moves = { 0 };
+    size_t where = SIZE_MAX;
+    memset(b->expected, POISON, ROOM);
+    expect(b, s);
+    CUresult result = b->cuda.MemcpyAsync(b->from, (CUdeviceptr)(uintptr_t)b->source, ROOM, b->stream);
+    if (result == CUDA_SUCCESS)
+        result = b->cuda.MemsetD8Async(b->to, POISON, ROOM, b->stream);
+    sluice_status status = slc_moves_add(&moves, b->from, b->to, &copy, error);
+    if (status == SLUICE_OK)
+        status = slc_moves_place(&moves, &b->kernels, b->stream, error);
+    if (status == SLUICE_OK && result == CUDA_SUCCESS)
+        result = slc_moves_launch(&moves, &b->kernels, 0, 1, 0, b->stream);
+    if (status == SLUICE_OK && result == CUDA_SUCCESS)
+        result = compare(b, &where);
+    slc_moves_clear(&moves, &b->kernels);
+    if (status == SLUICE_OK && where != SIZE_MAX)
+        status = slc_fail(error, SLUICE_DISAGREE, "kernels", "conversion %d: byte %zu is %02x, must be %02x", (int)s->cast, where, b->result[where],
+                          b->expected[where]);
+    return status == SLUICE_OK ? slc_cuda_check(&b->cuda, result, "kernels", "conversions", error) : status;
+}
+
 /* As many of them as the memory holds, again and again. */
 static sluice_status all_casts(bench *b, uint64_t *numbers, sluice_error *error)
 {
-    const size_t all = 6 << 19, most = ROOM / SLC_CAST_FROM;
-    size_t where = SIZE_MAX;
+    const size_t all = 6 << 19, most = ROOM / sizeof(uint32_t);
     sluice_status status = SLUICE_OK;
-    for (slc_cast cast = SLC_CAST_F32_BF16; cast < SLC_CASTS; cast++)
+    for (slc_cast cast = SLC_CAST_F32_BF16; cast <= SLC_CAST_F32_F16; cast++)
         for (size_t first = 0; first < all && status == SLUICE_OK; first += most) {
             size_t count = all - first < most ? all - first : most;
             for (size_t i = 0; i < count; i++) {
                 uint32_t number = number_at(first + i);
-                memcpy(b->source + i * SLC_CAST_FROM, &number, sizeof number);
+                memcpy(b->source + i * sizeof number, &number, sizeof number);
             }
-            const slc_stride dim = { .count = (int64_t)count, .source = SLC_CAST_FROM, .destination = SLC_CAST_TO };
-            const slc_copy copy = { .run = SLC_CAST_TO, .cast = cast, .ndim = 1, .dim = &dim };
-            const shape s = { .run = SLC_CAST_TO, .cast = cast, .ndim = 1, .dim = { dim } };
-            slc_moves moves = { 0 };
-            memset(b->expected, POISON, ROOM);
-            expect(b, &s);
-            CUresult result = b->cuda.MemcpyAsync(b->from, (CUdeviceptr)(uintptr_t)b->source, ROOM, b->stream);
-            if (result == CUDA_SUCCESS)
-                result = b->cuda.MemsetD8Async(b->to, POISON, ROOM, b->stream);
-            status = slc_moves_add(&moves, b->from, b->to, &copy, error);
-            if (status == SLUICE_OK)
-                status = slc_moves_place(&moves, &b->kernels, b->stream, error);
-            if (status == SLUICE_OK && result == CUDA_SUCCESS)
-                result = slc_moves_launch(&moves, &b->kernels, 0, 1, 0, b->stream);
-            if (status == SLUICE_OK && result == CUDA_SUCCESS)
-                result = compare(b, &where);
-            slc_moves_clear(&moves, &b->kernels);
-            if (status == SLUICE_OK && where != SIZE_MAX)
-                status = slc_fail(error, SLUICE_DISAGREE, "kernels", "conversion %d of %08x: byte %zu is %02x, must be %02x", (int)cast,
-                                  number_at(first + where / SLC_CAST_TO), where % SLC_CAST_TO, b->result[where], b->expected[where]);
-            if (status == SLUICE_OK)
-                status = slc_cuda_check(&b->cuda, result, "kernels", "conversions", error);
+            const slc_stride dim = { .count = (int64_t)count, .source = 4, .destination = 2 };
+            const shape s = { .run = 2, .cast = cast, .ndim = 1, .dim = { dim } };
+            status = one_shape(b, &s, error);
             *numbers += count;
+        }
+    return status;
+}
+
+/* ROOM has 64 blocks of float32: so many in a row, elements and then scales. */
+static sluice_status all_blocks(bench *b, uint64_t *numbers, sluice_error *error)
+{
+    const uint32_t together = 64;
+    sluice_status status = SLUICE_OK;
+    for (slc_cast cast = SLC_CAST_BF16_F8; cast < SLC_CASTS; cast++)
+        for (uint32_t first = 0; first < ORACLE_BLOCKS && status == SLUICE_OK; first += together) {
+            const uint32_t blocks = ORACLE_BLOCKS - first < together ? ORACLE_BLOCKS - first : together, item = slc_cast_from(cast);
+            const bool scales = slc_cast_scales(cast);
+            for (uint32_t i = 0; i < blocks * ORACLE_BLOCK; i++) {
+                uint32_t bits = oracle_number(first * ORACLE_BLOCK + i, item == 2 ? 0 : (uint32_t)(next(b) >> 40));
+                memcpy(b->source + i * item, (unsigned char *)&bits + 4 - item, item);
+            }
+            shape s = { .cast = cast, .run = slc_cast_to(cast), .ndim = 2 };
+            s.grid = (slc_grid){ .extent = { 128 * (int64_t)blocks, 128 }, .step = { 128 * (int64_t)item, item } };
+            s.dim[0] = (slc_stride){ .count = scales ? blocks : blocks * 128, .source = item * 128 * (scales ? 128 : 1), .destination = scales ? 4 : 128 };
+            s.dim[1] = (slc_stride){ .count = scales ? 1 : 128, .source = item * (scales ? 128 : 1), .destination = scales ? 4 : 1 };
+            status = one_shape(b, &s, error);
+            *numbers += (uint64_t)(s.dim[0].count * s.dim[1].count);
         }
     return status;
 }
@@ -285,6 +397,8 @@ static int run_casts(int ordinal)
     bool is_open = status == SLUICE_OK;
     if (is_open)
         status = all_casts(&b, &numbers, &error);
+    if (status == SLUICE_OK)
+        status = all_blocks(&b, &numbers, &error);
     if (status == SLUICE_OK)
         printf("%" PRIu64 " numbers: equal\n", numbers);
     else

@@ -328,7 +328,7 @@ static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *desti
     enum { PIECE = 64 << 20 };
     sluice_status status = SLUICE_OK;
     if (copy->bytes <= PIECE) {
-        slc_strided_move(destination, source, copy->cast, copy->run, copy->ndim, copy->dim);
+        slc_strided_move(destination, source, copy);
         return slc_wait_tick(wait, "copying from", peer->rank, error);
     }
     if (copy->ndim == 0) {
@@ -341,12 +341,19 @@ static sluice_status copy_mapped(const slc_host_peer *peer, unsigned char *desti
     slc_copy part = *copy;
     slc_stride dim[SLC_MAX_DIMS];
     slc_stride outer = copy->dim[0];
+    slc_grid grid = { 0 };
     memcpy(dim, copy->dim, copy->ndim * sizeof *dim);
     part.dim = dim;
+    if (copy->grid != NULL) {
+        grid = *copy->grid;
+        part.grid = &grid;
+    }
     int64_t each = copy->bytes / outer.count, most = each >= PIECE ? 1 : PIECE / each;
     for (int64_t i = 0; status == SLUICE_OK && i < outer.count; i += most) {
         dim[0].count = outer.count - i < most ? outer.count - i : most;
-        slc_strided_move(destination + i * outer.destination, source + i * outer.source, part.cast, part.run, part.ndim, dim);
+        if (copy->grid != NULL && copy->ndim == 2)
+            grid.at[0] = copy->grid->at[0] + i * slc_grid_unit(copy->cast);
+        slc_strided_move(destination + i * outer.destination, source + i * outer.source, &part);
         status = slc_wait_tick(wait, "copying from", peer->rank, error);
     }
     return status;

@@ -67,8 +67,11 @@ const char *slc_host_param(const slc_transport *transport, uint32_t param);
 static inline int64_t slc_copy_span(const slc_copy *copy)
 {
     int64_t span = slc_copy_source_run(copy);
-    for (uint32_t i = 0; i < copy->ndim; i++)
+    uint32_t ndim = copy->grid == NULL ? copy->ndim : copy->ndim - 2;
+    for (uint32_t i = 0; i < ndim; i++)
         span += (copy->dim[i].count - 1) * copy->dim[i].source;
+    for (int i = 0; i < 2 && copy->grid != NULL; i++) /* where scales land, more is read than they step over */
+        span += (copy->grid->extent[i] - 1) * copy->grid->step[i];
     return span;
 }
 

@@ -21,20 +21,8 @@ enum {
     VECTOR_COST = 2400,
     SHORT_RUN = 2048,
 
-    BOUNCE_BYTES = 256 << 10, /* stays in the second cache */
     BLOCK_BYTES = 64 << 10, /* of one covering read */
     CROSSED_BLOCK = 4 << 10, /* of a source row, where rows become columns: many rows fit the bounce buffer */
-    SPREADS = 1024,
-};
-
-/* Rows in the bounce buffer and where they go. */
-struct slc_pull_spread {
-    unsigned char *destination;
-    const unsigned char *source;
-    slc_cast cast;
-    int64_t run;
-    uint32_t ndim;
-    slc_stride dim[SLC_MAX_DIMS];
 };
 
 sluice_status slc_pull_open(slc_pull_queue *queue, sluice_error *error)
@@ -56,11 +44,11 @@ void slc_pull_close(slc_pull_queue *queue)
 
 sluice_status slc_pull_bounce_open(slc_pull_bounce *bounce, sluice_error *error)
 {
-    *bounce = (slc_pull_bounce){ .data = slc_allocate(BOUNCE_BYTES) };
-    bounce->spread = bounce->data == NULL ? NULL : slc_allocate(SPREADS * sizeof *bounce->spread);
+    *bounce = (slc_pull_bounce){ .data = slc_allocate(SLC_BOUNCE_BYTES) };
+    bounce->spread = bounce->data == NULL ? NULL : slc_allocate(SLC_PULL_SPREADS * sizeof *bounce->spread);
     if (bounce->spread == NULL) {
         slc_pull_bounce_close(bounce);
-        return slc_fail_memory(error, SLC_RUNTIME, "the buffer for short rows", BOUNCE_BYTES + SPREADS * sizeof *bounce->spread);
+        return slc_fail_memory(error, SLC_RUNTIME, "the buffer for short rows", SLC_BOUNCE_BYTES + SLC_PULL_SPREADS * sizeof *bounce->spread);
     }
     return SLUICE_OK;
 }
@@ -224,7 +212,7 @@ static bool append(struct iovec *list, uint32_t *count, void *base, size_t bytes
     return true;
 }
 
-static sluice_status push(slc_transport *transport, slc_host_peer *peer, unsigned char *destination, uint64_t source,
+sluice_status slc_pull_push(slc_transport *transport, slc_host_peer *peer, unsigned char *destination, uint64_t source,
                           size_t bytes, slc_wait *wait, sluice_error *error)
 {
     slc_pull_queue *queue = &peer->queue;
@@ -256,17 +244,24 @@ sluice_status slc_pull_drain(slc_transport *transport, slc_wait *wait, sluice_er
     slc_pull_bounce *bounce = &transport->bounce;
     for (uint32_t i = 0; i < bounce->nspreads; i++) {
         const struct slc_pull_spread *spread = &bounce->spread[i];
-        slc_strided_move(spread->destination, spread->source, spread->cast, spread->run, spread->ndim, spread->dim);
+        slc_strided_move(spread->destination, spread->source, &spread->copy);
     }
     bounce->nspreads = 0;
     bounce->used = 0;
     return SLUICE_OK;
 }
 
+struct slc_pull_spread *slc_pull_note(slc_pull_bounce *bounce, const slc_copy *copy, unsigned char *destination)
+{
+    struct slc_pull_spread *spread = &bounce->spread[bounce->nspreads++];
+    *spread = (struct slc_pull_spread){ .destination = destination, .source = bounce->data + bounce->used };
+    spread->copy = (slc_copy){ .cast = copy->cast, .run = copy->run, .dim = spread->dim };
+    return spread;
+}
+
 /* ---- one copy ---- */
 
-/* Goes on to the next combination of the `ndim` outer indices; false after the last. */
-static bool next_outer(const slc_stride *dim, uint32_t ndim, int64_t *index, int64_t *source, int64_t *destination)
+bool slc_pull_next(const slc_stride *dim, uint32_t ndim, int64_t *index, int64_t *source, int64_t *destination)
 {
     for (uint32_t i = ndim; i > 0; i--) {
         slc_stride d = dim[i - 1];
@@ -286,10 +281,10 @@ static sluice_status pull_rows(slc_transport *transport, slc_host_peer *peer, co
 {
     int64_t index[SLC_MAX_DIMS] = { 0 }, from = 0, to = 0;
     do {
-        sluice_status status = push(transport, peer, destination + to, source + (uint64_t)from, (size_t)copy->run, wait, error);
+        sluice_status status = slc_pull_push(transport, peer, destination + to, source + (uint64_t)from, (size_t)copy->run, wait, error);
         if (status != SLUICE_OK)
             return status;
-    } while (next_outer(copy->dim, copy->ndim, index, &from, &to));
+    } while (slc_pull_next(copy->dim, copy->ndim, index, &from, &to));
     return SLUICE_OK;
 }
 
@@ -327,32 +322,30 @@ static sluice_status pull_blocks(slc_transport *transport, slc_host_peer *peer, 
 {
     slc_pull_bounce *bounce = &transport->bounce;
     unsigned char *at = bounce->data + bounce->used;
-    struct slc_pull_spread *spread = &bounce->spread[bounce->nspreads];
-    *spread = (struct slc_pull_spread){ .destination = destination, .source = at, .cast = copy->cast, .run = copy->run };
+    struct slc_pull_spread *spread = slc_pull_note(bounce, copy, destination);
     slc_stride line = { .count = 1 };
     if (s.first > 0) {
         line = copy->dim[s.first - 1];
-        spread->dim[spread->ndim++] =
+        spread->dim[spread->copy.ndim++] =
             (slc_stride){ .count = count, .source = s.steps > 1 ? line.source : s.span, .destination = line.destination };
     }
     for (uint32_t i = s.first; i < copy->ndim; i++)
-        spread->dim[spread->ndim++] = copy->dim[i];
+        spread->dim[spread->copy.ndim++] = copy->dim[i];
     size_t bytes = (size_t)(s.steps > 1 ? (count - 1) * line.source + s.span : count * s.span);
-    bounce->nspreads++;
     bounce->used += bytes;
     if (s.steps > 1)
-        return push(transport, peer, at, source, bytes, wait, error);
+        return slc_pull_push(transport, peer, at, source, bytes, wait, error);
     sluice_status status = SLUICE_OK;
     for (int64_t i = 0; i < count && status == SLUICE_OK; i++)
-        status = push(transport, peer, at + i * s.span, source + (uint64_t)(i * line.source), (size_t)s.span, wait, error);
+        status = slc_pull_push(transport, peer, at + i * s.span, source + (uint64_t)(i * line.source), (size_t)s.span, wait, error);
     return status;
 }
 
 /* How many blocks the bounce buffer still takes, up to `wanted`. */
 static int64_t room(const slc_pull_bounce *bounce, shape s, int64_t stride, int64_t wanted)
 {
-    int64_t left = BOUNCE_BYTES - (int64_t)bounce->used;
-    if (bounce->nspreads == SPREADS || left < s.span)
+    int64_t left = SLC_BOUNCE_BYTES - (int64_t)bounce->used;
+    if (bounce->nspreads == SLC_PULL_SPREADS || left < s.span)
         return 0;
     int64_t most = s.steps > 1 ? (left - s.span) / stride + 1 : left / s.span;
     if (s.steps > 1 && most > s.steps)
@@ -377,7 +370,7 @@ static sluice_status pull_short_rows(slc_transport *transport, slc_host_peer *pe
                 return status;
             i += count;
         }
-    } while (next_outer(copy->dim, nouter, index, &from, &to));
+    } while (slc_pull_next(copy->dim, nouter, index, &from, &to));
     return SLUICE_OK;
 }
 
@@ -422,6 +415,8 @@ sluice_status slc_pull_copy(slc_transport *transport, slc_host_peer *peer, const
 {
     if (copy->bytes == 0)
         return SLUICE_OK;
+    if (copy->grid != NULL)
+        return slc_pull_grids(transport, peer, copy, destination, source, wait, error);
     if (copy->run < SHORT_RUN && copy->ndim > 0) {
         uint32_t crossed = slc_strided_crossed(copy->run, copy->ndim, copy->dim);
         if (cross(copy, crossed))

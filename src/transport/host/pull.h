@@ -20,7 +20,19 @@ typedef struct slc_pull_queue {
     size_t bytes;
 } slc_pull_queue;
 
-struct slc_pull_spread;
+enum {
+    SLC_BOUNCE_BYTES = 256 << 10, /* stays in the second cache */
+    SLC_PULL_SPREADS = 1024,
+};
+
+/* Something in the bounce buffer and where it goes. */
+struct slc_pull_spread {
+    unsigned char *destination;
+    const unsigned char *source;
+    slc_copy copy; /* by the two below */
+    slc_stride dim[SLC_MAX_DIMS];
+    slc_grid grid;
+};
 
 /* Of the transport: bytes on their way to short rows. */
 typedef struct slc_pull_bounce {
@@ -44,6 +56,17 @@ sluice_status slc_pull_copy(slc_transport *transport, struct slc_host_peer *peer
 
 /* Everything that was queued is in place. */
 sluice_status slc_pull_drain(slc_transport *transport, struct slc_wait *wait, sluice_error *error);
+
+/* For pull_grids.c. push: bytes from the peer to `destination`. note: what the bounce buffer will hold from `used` on, to be filled in;
+   there must be room. next: the next combination of the `ndim` outer indices; false after the last. */
+sluice_status slc_pull_push(slc_transport *transport, struct slc_host_peer *peer, unsigned char *destination, uint64_t source,
+                            size_t bytes, struct slc_wait *wait, sluice_error *error);
+struct slc_pull_spread *slc_pull_note(slc_pull_bounce *bounce, const slc_copy *copy, unsigned char *destination);
+bool slc_pull_next(const slc_stride *dim, uint32_t ndim, int64_t *index, int64_t *source, int64_t *destination);
+
+/* pull_grids.c: slc_pull_copy of a copy that has a grid. */
+sluice_status slc_pull_grids(slc_transport *transport, struct slc_host_peer *peer, const slc_copy *copy, unsigned char *destination,
+                             uint64_t source, struct slc_wait *wait, sluice_error *error);
 
 /* Whether the peer is still the process of its card and lets itself be read: reads its mark. *cause is 0, an errno, or -1 for another mark. */
 bool slc_pull_try(const struct slc_host_peer *peer, int *cause);

@@ -89,20 +89,43 @@ void slc_strided_copy(unsigned char *destination, const unsigned char *source, i
     }
 }
 
-void slc_strided_move(unsigned char *destination, const unsigned char *source, slc_cast cast, int64_t run, uint32_t ndim,
-                      const slc_stride *dim)
+/* The first element of the grid of which the copy's row at `source`, at these indices of its last two dims, is a part. */
+static const unsigned char *grid_origin(const slc_copy *copy, const unsigned char *source, int64_t row, int64_t column)
 {
-    if (cast == SLC_CAST_NONE) {
-        slc_strided_copy(destination, source, run, ndim, dim);
+    const slc_stride *dim = &copy->dim[copy->ndim - 2];
+    const slc_grid *grid = copy->grid;
+    return source - row * dim[0].source - column * dim[1].source - grid->at[0] * grid->step[0] - grid->at[1] * grid->step[1];
+}
+
+/* `count` numbers of a row, of which `source` is the first, from these indices of the last two dims on. */
+static void cast_row(const slc_copy *copy, const unsigned char *source, int64_t row, int64_t column, int64_t count, unsigned char *to,
+                     int64_t to_stride, slc_grid_scales *scales)
+{
+    if (copy->grid == NULL) {
+        slc_cast_row(copy->cast, to, to_stride, source, copy->dim[copy->ndim - 1].source, count);
+        return;
+    }
+    const int64_t unit = slc_grid_unit(copy->cast);
+    slc_grid_row(copy->cast, copy->grid, grid_origin(copy, source, row, column), copy->grid->at[0] + row * unit,
+                 copy->grid->at[1] + column * unit, count, to, to_stride, scales);
+}
+
+void slc_strided_move(unsigned char *destination, const unsigned char *source, const slc_copy *copy)
+{
+    uint32_t ndim = copy->ndim;
+    const slc_stride *dim = copy->dim;
+    if (copy->cast == SLC_CAST_NONE) {
+        slc_strided_copy(destination, source, copy->run, ndim, dim);
         return;
     }
     slc_stride inner = dim[ndim - 1];
+    slc_grid_scales scales = { .row = -1 };
     int64_t index[SLC_MAX_DIMS] = { 0 };
     for (uint32_t i = 0; i < ndim; i++)
         if (dim[i].count <= 0)
             return;
     for (;;) {
-        slc_cast_row(cast, destination, inner.destination, source, inner.source, inner.count);
+        cast_row(copy, source, ndim > 1 ? index[ndim - 2] : 0, 0, inner.count, destination, inner.destination, &scales);
         uint32_t i = ndim - 1;
         for (; i > 0; i--) {
             destination += dim[i - 1].destination;
@@ -112,6 +135,7 @@ void slc_strided_move(unsigned char *destination, const unsigned char *source, s
             destination -= dim[i - 1].count * dim[i - 1].destination;
             source -= dim[i - 1].count * dim[i - 1].source;
             index[i - 1] = 0;
+            scales.row = -1;
         }
         if (i == 0)
             return;
@@ -144,7 +168,7 @@ void slc_strided_clear(unsigned char *destination, int64_t run, uint32_t ndim, c
 
 static void begin(slc_strided_cursor *cursor, const slc_copy *copy, unsigned char *at, bool reads)
 {
-    *cursor = (slc_strided_cursor){ .copy = copy, .at = at, .left = copy->bytes, .reads = reads };
+    *cursor = (slc_strided_cursor){ .copy = copy, .at = at, .left = copy->bytes, .reads = reads, .scales = { .row = -1 } };
 }
 
 void slc_strided_read(slc_strided_cursor *cursor, const slc_copy *copy, const unsigned char *source)
@@ -174,7 +198,17 @@ static void advance(slc_strided_cursor *cursor, int64_t rows)
             return;
         cursor->at -= count * step;
         cursor->index[i - 1] = 0;
+        if (i < cursor->copy->ndim) /* on to another grid */
+            cursor->scales.row = -1;
     }
+}
+
+/* The next numbers of the row under way, packed. */
+static void cast_here(slc_strided_cursor *cursor, unsigned char *packed, int64_t count)
+{
+    const slc_copy *copy = cursor->copy;
+    uint32_t last = copy->ndim - 1;
+    cast_row(copy, cursor->at, last > 0 ? cursor->index[last - 1] : 0, cursor->index[last], count, packed, copy->run, &cursor->scales);
 }
 
 int64_t slc_strided_step(slc_strided_cursor *cursor, unsigned char *packed, int64_t limit)
@@ -186,9 +220,9 @@ int64_t slc_strided_step(slc_strided_cursor *cursor, unsigned char *packed, int6
         int64_t rest = wanted - done, moved;
         if (cursor->within > 0 || rest < copy->run || copy->ndim == 0) {
             moved = copy->run - cursor->within < rest ? copy->run - cursor->within : rest;
-            unsigned char *row = cursor->at + cursor->within, landed[SLC_CAST_TO];
+            unsigned char *row = cursor->at + cursor->within, landed[sizeof(float)];
             if (casts) {
-                slc_cast_row(copy->cast, landed, 0, cursor->at, 0, 1);
+                cast_here(cursor, landed, 1);
                 row = landed + cursor->within;
             }
             memcpy(cursor->reads ? packed : row, cursor->reads ? row : packed, (size_t)moved);
@@ -204,7 +238,7 @@ int64_t slc_strided_step(slc_strided_cursor *cursor, unsigned char *packed, int6
                 rows = rest / copy->run;
             moved = rows * copy->run;
             if (casts)
-                slc_cast_row(copy->cast, packed, copy->run, cursor->at, step, rows);
+                cast_here(cursor, packed, rows);
             else if (cursor->reads)
                 copy_rows(packed, copy->run, cursor->at, step, copy->run, rows);
             else

@@ -7,9 +7,8 @@
 /* `run` bytes repeated over ndim dims, outer first. The two sides must not overlap. */
 void slc_strided_copy(unsigned char *destination, const unsigned char *source, int64_t run, uint32_t ndim, const slc_stride *dim);
 
-/* The same with a conversion: one element is the run, and there is a dim. NONE is slc_strided_copy. */
-void slc_strided_move(unsigned char *destination, const unsigned char *source, slc_cast cast, int64_t run, uint32_t ndim,
-                      const slc_stride *dim);
+/* The same with the copy's conversion. Of `copy` source, destination, peer, buffer and bytes are not looked at. */
+void slc_strided_move(unsigned char *destination, const unsigned char *source, const slc_copy *copy);
 
 enum { SLC_CROSSED_RUN = 64 };
 
@@ -33,6 +32,7 @@ typedef struct slc_strided_cursor {
     int64_t within; /* bytes of that row already done */
     int64_t left;
     bool reads; /* at walks the source strides */
+    slc_grid_scales scales; /* of a conversion in blocks */
 } slc_strided_cursor;
 
 /* At the first byte of a copy's source side, or of its destination side. */

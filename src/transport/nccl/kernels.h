@@ -1,7 +1,7 @@
 /*
- * kernels.h: strided copies by a kernel instead of by copy engines: for rows that are too short for those, to convert on the
- * way, and to pack and unpack what a communicator moves as one piece. The kernels are compiled into the plugin as an image for several kinds of
- * GPU, which the driver loads; CUDA's runtime library is not needed. What they do is in kernels_body.h.
+ * kernels.h: strided copies by a kernel instead of by copy engines: for rows that are too short for those, to turn and to convert on
+ * the way, and to pack and unpack what a communicator moves as one piece. The kernels are compiled into the plugin as an image for several kinds of
+ * GPU, which the driver loads; CUDA's runtime library is not needed. What they do is in kernels_body.h and kernels_tiles.h.
  *
  * A table is filled once (slc_moves_add), put on the device (slc_moves_place), and any run of its moves launched as often as
  * one likes: a launch allocates nothing, waits for nothing and can be captured in a graph. Moves of one launch run beside each
@@ -12,12 +12,12 @@
 
 #include "plan/program.h"
 #include "transport/nccl/device.h"
-#include "transport/nccl/kernels_body.h"
+#include "transport/nccl/kernels_tiles.h"
 
 typedef struct slc_kernels {
     const slc_device *device; /* borrowed; NULL when not loaded */
     CUmodule module;
-    CUfunction move;
+    CUfunction move, tiles;
     uint32_t processors; /* SMs of the device */
 } slc_kernels;
 
@@ -29,7 +29,7 @@ void slc_kernels_unload(slc_kernels *kernels); /* a zeroed one is allowed */
 typedef struct slc_moves {
     slc_move *move;
     size_t count, capacity;
-    uint64_t tiles;
+    uint64_t tiles[SLC_MOVE_WAYS];
     CUdeviceptr table; /* on the device; 0 before slc_moves_place */
     size_t room;       /* moves that fit there */
 } slc_moves;

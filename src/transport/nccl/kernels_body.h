@@ -2,8 +2,10 @@
  * kernels_body.h: what a kernel does to one tile of a table of strided copies: plain C over addresses, compiled by nvcc for
  * GPUs and by the C compiler for the specs' stand-in, so that both do the same arithmetic. Owns nothing, waits for nothing.
  *
- * A table is an array of moves in device memory. Their units, in row-major order, are cut into tiles of SLC_TILE units; tiles
- * are numbered through the whole table, and a launch does a run of them: block b those at b, b + blocks, b + 2 blocks, ...
+ * A table is an array of moves in device memory. There are two ways, each a kernel of its own: SLC_BY_UNITS, here, and
+ * SLC_BY_TILES, in kernels_tiles.h. A move goes one of them; by units, its units in row-major order are cut into tiles of
+ * SLC_TILE. The tiles of each way are numbered through the whole table, and a launch does a run of them: block b those at b,
+ * b + blocks, b + 2 blocks, ...
  */
 #ifndef SLC_TRANSPORT_NCCL_KERNELS_BODY_H
 #define SLC_TRANSPORT_NCCL_KERNELS_BODY_H
@@ -17,6 +19,8 @@
 #endif
 
 enum { SLC_TILE = 4096, SLC_MOVE_DIMS = 9, SLC_MOVE_THREADS = 512, SLC_MOVE_AHEAD = 4 };
+
+enum { SLC_BY_UNITS, SLC_BY_TILES, SLC_MOVE_WAYS };
 
 /* Strides count bytes. */
 typedef struct slc_move_dim {
@@ -32,18 +36,29 @@ typedef struct slc_move_dim {
 typedef struct slc_move {
     uint64_t from, to;
     uint64_t units;
-    uint64_t first; /* number of its first tile */
+    uint64_t first[SLC_MOVE_WAYS]; /* number of its first tile; of the other way, where it would be */
     uint16_t cast; /* slc_cast */
     uint16_t unit;
     uint32_t ndim; /* at least 1 */
     slc_move_dim dim[SLC_MOVE_DIMS];
+
+    /* By tiles, see kernels_tiles.h. There dims count elements, and dims 0 and 1 are the plane in which tiles lie. */
+    uint8_t way;
+    uint8_t turned;    /* elements lie closer along dim 1 where they are read; always along dim 0 where they are written */
+    uint8_t item;      /* bytes of an element where it is read, */
+    uint8_t landed;    /* and where it is written */
+    uint16_t side;     /* of a tile, in elements */
+    uint16_t given;    /* bytes of a unit that is written; `unit` of one that is read */
+    uint64_t tiles[2]; /* of the plane */
+    uint64_t extent[2], at[2]; /* in blocks: the grid's, and where in it the move begins */
+    int64_t step[2];           /* bytes from one element to the next in the grid */
 } slc_move;
 
 /* A run of a table's tiles, as a kernel gets it. */
 typedef struct slc_move_range {
     const slc_move *move; /* the first one */
     uint64_t count;       /* of moves */
-    uint64_t first;       /* tile */
+    uint64_t first;       /* tile of its way */
     uint64_t tiles;
 } slc_move_range;
 
@@ -142,7 +157,7 @@ SLC_BODY slc_unit slc_unit_cast(uint32_t cast, uint64_t from, uint32_t unit)
 {
     slc_unit before = { 0, 0 }, behind = { 0, 0 };
     if (unit == 1)
-        for (uint32_t i = 0; i < SLC_CAST_FROM; i++)
+        for (uint32_t i = 0; i < sizeof(uint32_t); i++)
             before.low |= (uint64_t)*(const uint8_t *)(uintptr_t)(from + i) << 8 * i;
     else
         before = slc_unit_read(from, unit);
@@ -181,13 +196,13 @@ SLC_BODY void slc_tile_cast(const slc_move *move, const uint64_t start[SLC_MOVE_
     }
 }
 
-/* The move in which a tile lies; it is not before `from`. */
-SLC_BODY uint64_t slc_move_of(const slc_move_range *range, uint64_t from, uint64_t tile)
+/* The move in which a tile of a way lies; it is not before `from`. */
+SLC_BODY uint64_t slc_move_of(const slc_move_range *range, uint32_t way, uint64_t from, uint64_t tile)
 {
     uint64_t low = from, high = range->count;
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
-        if (range->move[middle].first <= tile)
+        if (range->move[middle].first[way] <= tile)
             low = middle;
         else
             high = middle;
@@ -200,9 +215,9 @@ SLC_BODY void slc_move_run(const slc_move_range *range, uint32_t block, uint32_t
 {
     uint64_t number = 0;
     for (uint64_t tile = range->first + block; tile < range->first + range->tiles; tile += blocks) {
-        number = slc_move_of(range, number, tile);
+        number = slc_move_of(range, SLC_BY_UNITS, number, tile);
         const slc_move *move = &range->move[number];
-        uint64_t begin = (tile - move->first) * SLC_TILE, start[SLC_MOVE_DIMS], left = begin;
+        uint64_t begin = (tile - move->first[SLC_BY_UNITS]) * SLC_TILE, start[SLC_MOVE_DIMS], left = begin;
         const uint32_t units = move->units - begin < SLC_TILE ? (uint32_t)(move->units - begin) : SLC_TILE;
         SLC_UNROLL
         for (uint32_t d = 0; d < SLC_MOVE_DIMS; d++) {

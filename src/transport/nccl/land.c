@@ -5,7 +5,7 @@
  *
  *     for each parameter with copies from that trainer, in plan order:  u32 parameter, u32 copies, then for each
  *     u8 staged, u8 conversion, u64 address (or offset in a staging slot), u64 source, u64 run, u8 dims, and for each dim
- *     u64 count, u64 source stride, u64 address stride
+ *     u64 count, u64 source stride, u64 address stride; then, of a conversion in blocks, u64 rows, u64 columns of its grid
  */
 #include "transport/nccl/internal.h"
 
@@ -28,6 +28,8 @@ static void write_copy(slc_buffer *buffer, const slc_transport *transport, const
         slc_buffer_u64(buffer, (uint64_t)copy->dim[d].source);
         slc_buffer_u64(buffer, (uint64_t)copy->dim[d].destination);
     }
+    for (int i = 0; i < 2 && copy->grid != NULL; i++)
+        slc_buffer_u64(buffer, (uint64_t)copy->grid->extent[i]);
 }
 
 sluice_status slc_landings_write(slc_transport *transport, sluice_error *error)
@@ -64,6 +66,7 @@ struct told { /* one copy of a worker, as it said it */
     int64_t source, run;
     uint32_t ndim;
     slc_stride dim[SLC_MAX_DIMS];
+    slc_grid grid; /* in blocks */
 };
 
 static bool read_size(slc_reader *reader, int64_t *value)
@@ -71,6 +74,21 @@ static bool read_size(slc_reader *reader, int64_t *value)
     uint64_t raw = slc_read_u64(reader);
     *value = (int64_t)raw;
     return raw <= INT64_MAX;
+}
+
+/* Adds what is read beyond the first elements of the last blocks. */
+static bool read_grid(slc_reader *reader, struct told *told, int64_t *source_span)
+{
+    const int64_t unit = slc_grid_unit(told->cast);
+    bool good = told->ndim >= 2;
+    for (int i = 0; i < 2 && good; i++) {
+        const slc_stride *dim = &told->dim[told->ndim - 2 + (uint32_t)i];
+        int64_t *extent = &told->grid.extent[i], more;
+        good = read_size(reader, extent) && *extent > 0 && dim->count == (*extent - 1) / unit + 1 && dim->source % unit == 0 &&
+               slc_multiply((*extent - 1) % unit, dim->source / unit, &more) && slc_add(*source_span, more, source_span);
+        told->grid.step[i] = good ? dim->source / unit : 0;
+    }
+    return good;
 }
 
 /* What the numbers say, and the bytes from the first to behind the last on either side; false when they cannot be. */
@@ -83,10 +101,11 @@ static bool read_copy(slc_reader *reader, struct told *told, int64_t *bytes, int
     told->address = (uint64_t)address;
     told->ndim = slc_read_u8(reader);
     bool casts = told->cast != SLC_CAST_NONE;
-    if (!good || told->ndim > SLC_MAX_DIMS || (casts && (told->cast >= SLC_CASTS || told->staged || told->run != SLC_CAST_TO)))
+    if (!good || told->ndim > SLC_MAX_DIMS ||
+        (casts && (told->cast >= SLC_CASTS || told->staged || told->run != slc_cast_to(told->cast))))
         return false;
     *bytes = *span = told->run;
-    *source_span = casts ? SLC_CAST_FROM : told->run;
+    *source_span = casts ? slc_cast_from(told->cast) : told->run;
     for (uint32_t d = 0; d < told->ndim; d++) {
         slc_stride *dim = &told->dim[d];
         int64_t far;
@@ -95,7 +114,7 @@ static bool read_copy(slc_reader *reader, struct told *told, int64_t *bytes, int
                slc_multiply(dim->count - 1, dim->source, &far) && slc_add(*source_span, far, source_span) &&
                slc_multiply(dim->count - 1, dim->destination, &far) && slc_add(*span, far, span);
     }
-    return good && !reader->failed;
+    return good && (!slc_cast_in_blocks(told->cast) || read_grid(reader, told, source_span)) && !reader->failed;
 }
 
 static sluice_status add_landing(void *context, const slc_landing *landing, sluice_error *error)
@@ -150,7 +169,8 @@ static sluice_status take_copy(const slc_transport *transport, slc_nccl_peer *pe
     };
     size_t first = peer->nlandings;
     const slc_copy copy = {
-        .source = told.source, .run = told.run, .bytes = bytes, .cast = told.cast, .ndim = told.ndim, .dim = told.dim
+        .source = told.source, .run = told.run, .bytes = bytes, .cast = told.cast, .ndim = told.ndim, .dim = told.dim,
+        .grid = slc_cast_in_blocks(told.cast) ? &told.grid : NULL
     };
     if (copy.cast != SLC_CAST_NONE)
         return slc_way_convert(transport, peer, number, &copy, to, error);

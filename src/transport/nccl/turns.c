@@ -35,6 +35,7 @@ struct packing { /* of one turn */
     slc_wait *wait;
     CUdeviceptr to, from; /* of the box that is being cut */
     slc_cast cast;        /* of its copy; what comes has been converted */
+    slc_grid grid;        /* of a conversion in blocks, at the box' first number */
 };
 
 static sluice_status launch_copies(struct packing *packing, sluice_error *error)
@@ -61,7 +62,8 @@ static sluice_status add_move(struct packing *packing, int64_t run, uint32_t ndi
 {
     slc_wire *wire = &packing->transport->wire;
     slc_moves *moves = &wire->moves[packing->b];
-    const slc_copy copy = { .run = run, .cast = packing->cast, .ndim = ndim, .dim = dim };
+    const slc_copy copy = { .run = run, .cast = packing->cast, .ndim = ndim, .dim = dim,
+                            .grid = slc_cast_in_blocks(packing->cast) ? &packing->grid : NULL };
     sluice_status status = SLUICE_OK;
     if (moves->count == wire->most_moves) {
         status = launch_copies(packing, error);
@@ -91,13 +93,27 @@ static sluice_status add_box(struct packing *packing, CUdeviceptr there, CUdevic
                                                       : slc_landing_cut(dim, ndim, &first, take_landing, packing, error);
 }
 
-/* `count` steps of dim d with all that lies inside of it. */
+/* Where in its grid a box begins: at `index` of dim d, and at the first of those inside of it. */
+static void place_in_grid(struct packing *packing, const slc_copy *copy, uint32_t d, int64_t index)
+{
+    for (uint32_t k = d; k < copy->ndim && copy->grid != NULL; k++)
+        if (k + 2 >= copy->ndim)
+            packing->grid.at[k + 2 - copy->ndim] = k == d ? index * slc_grid_unit(copy->cast) : 0;
+}
+
+/* `count` steps of dim d with all that lies inside of it. Of a conversion in blocks both dims of the grid are there. */
 static sluice_status copy_box(struct packing *packing, const slc_copy *copy, uint32_t d, int64_t count, CUdeviceptr there,
                               CUdeviceptr packed, sluice_error *error)
 {
     slc_stride dim[SLC_MAX_DIMS];
     uint32_t ndim = copy->ndim - d;
     int64_t inner = copy->run;
+    if (slc_cast_in_blocks(packing->cast) && ndim == 1) {
+        const slc_stride *row = &copy->dim[d];
+        dim[0] = (slc_stride){ .count = 1, .source = copy->dim[d - 1].source, .destination = count * inner };
+        dim[1] = (slc_stride){ .count = count, .source = row->source, .destination = inner };
+        return add_box(packing, there, packed, copy->run, 2, dim, error);
+    }
     for (uint32_t k = ndim; k > 0; k--) {
         const slc_stride *step = &copy->dim[d + k - 1];
         int64_t stride = slc_wire_stride(packing->transport->worker, step);
@@ -122,6 +138,7 @@ static sluice_status copy_range(struct packing *packing, const slc_copy *copy, u
     while (low < high && status == SLUICE_OK) {
         int64_t index = low / step, inside = low % step, bytes;
         CUdeviceptr at = there + (CUdeviceptr)(index * stride);
+        place_in_grid(packing, copy, d, index);
         if (inside != 0 || high - low < step) {
             bytes = high - low < step - inside ? high - low : step - inside;
             status = copy_range(packing, copy, d + 1, at, inside, inside + bytes, packed, error);
@@ -163,6 +180,8 @@ static sluice_status copy_message(slc_transport *transport, slc_wire_peer *peer,
     for (size_t p = first; p < end && status == SLUICE_OK; p++) {
         const slc_wire_part *part = &peer->part[p];
         packing.cast = transport->worker ? SLC_CAST_NONE : part->copy->cast;
+        if (slc_cast_in_blocks(packing.cast))
+            packing.grid = *part->copy->grid;
         if (end > first + 1 || !part->whole)
             status = copy_range(&packing, part->copy, part->whole ? part->copy->ndim : 0, part->base, part->first, part->first + part->bytes,
                                 peer->buffer[b] + part->at, error);
