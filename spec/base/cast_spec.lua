@@ -4,21 +4,31 @@ local inside = require "spec.support.inside"
 
 local folder = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "")
 
-describe("a conversion of float32", function()
-   it("is the nearest number, halfway the even one, for numbers of every exponent and for random bits", function()
+local function driver(arguments)
+   local pipe = assert(io.popen(("%sspec/cast_driver %s 2>&1"):format(folder, arguments)))
+   local text = pipe:read("*a")
+   pipe:close()
+   return text
+end
+
+describe("a conversion", function()
+   it("of float32 is the nearest number, halfway the even one, for numbers of every exponent and for random bits", function()
       local seed = tonumber(os.getenv("SLUICE_SEED")) or os.time()
-      local pipe = assert(io.popen(("%sspec/cast_driver %d 2>&1"):format(folder, seed)))
-      local text = pipe:read("*a")
-      pipe:close()
-      assert.equal("7340032 numbers: equal\n", text)
+      assert.equal("7340032 numbers: equal\n", driver(tostring(seed)))
    end)
 
-   it("is there to bfloat16 and float16, and from nothing else", function()
-      local C = inside.declare("base/dtype.h")
+   it("in blocks is the nearest to the number by its block's scale, for all bfloat16 numbers and float32 beside them", function()
+      local seed = tonumber(os.getenv("SLUICE_SEED")) or os.time()
+      assert.equal("8355840 numbers: equal\n", driver("blocks " .. seed))
+   end)
+
+   it("is there from float32 to bfloat16, float16 and float8_e4m3fn, from bfloat16 to the last, and from nothing else", function()
+      local C = inside.declare("base/convert.h")
       local function cast(from, to)
          return tonumber(C.slc_cast_find(C.slc_dtype_find(from), C.slc_dtype_find(to)))
       end
-      assert.same({ 1, 2, 0, 0, 0 }, { cast("float32", "bfloat16"), cast("float32", "float16"), cast("float32", "float32"),
-         cast("bfloat16", "float32"), cast("float64", "bfloat16") })
+      assert.same({ 1, 2, 3, 4, 0, 0, 0, 0 }, { cast("float32", "bfloat16"), cast("float32", "float16"), cast("bfloat16", "float8_e4m3fn"),
+         cast("float32", "float8_e4m3fn"), cast("float32", "float32"), cast("bfloat16", "float32"), cast("float64", "bfloat16"),
+         cast("float16", "float8_e4m3fn") })
    end)
 end)

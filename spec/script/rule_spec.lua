@@ -310,7 +310,7 @@ describe("the case", function()
       assert.is_true(resolve({ { name = "model.embed_tokens.weight", shape = { 1024, 64 } } }).ok)
       assert.truthy(resolve({ { name = "lm_head.weight", shape = { 1024, 64 } } }).text:find("lm_head.weight is an alias of "
          .. "model.embed_tokens.weight, which the trainer does not announce", 1, true))
-      assert.equal('destination: sluice/rules/decoder.lua:56: rule "lm_head.weight": lm_head.weight of shape [1000,64] is an alias of '
+      assert.equal('destination: sluice/rules/decoder.lua:62: rule "lm_head.weight": lm_head.weight of shape [1000,64] is an alias of '
          .. "model.embed_tokens.weight of shape [1024,64], which cannot hold the same values",
          resolve({ { name = "model.embed_tokens.weight", shape = { 1024, 64 } }, { name = "lm_head.weight", shape = { 1000, 64 } } }).text)
    end)

@@ -98,6 +98,97 @@ describe("a conversion on the way", function()
       local result = program.run({ "plan", deployment("bfloat16", { rules = rules }) })
       assert.equal(2, result.code)
       assert.truthy(result.err:find("1: parameter 'model.norm.weight' [48]: is float32, which cannot be converted to int8; "
-         .. "known are float32 to bfloat16 and float16", 1, true), result.err)
+         .. "known are float32 to bfloat16 and float16, bfloat16 and float32 to float8_e4m3fn", 1, true), result.err)
+   end)
+end)
+
+-- Linear layers in fp8 with a scale for each 128 x 128 elements; hidden_size leaves blocks at the edges that are smaller.
+local function in_blocks(changes, config)
+   local made = {
+      model = { family = "qwen3_moe", dtype = "bfloat16", experts = "packed", config = { num_hidden_layers = 2, hidden_size = 320,
+         intermediate_size = 256, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 128, vocab_size = 131, num_experts = 3,
+         moe_intermediate_size = 256, decoder_sparse_step = 2 } },
+      trainer = { mesh = { { "dp", 2 }, { "tp", 2 } } }, worker = { mesh = { { "tp", 2 } }, dtype = "float8_e4m3fn" },
+      rules = "qwen3_moe", updates = 2,
+   }
+   for key, value in pairs(config or {}) do
+      made.model.config[key] = value
+   end
+   for key, value in pairs(changes or {}) do
+      made[key] = value
+   end
+   return program.deployment(made)
+end
+
+local function refused(path, text)
+   local result = program.run({ "plan", path })
+   assert.equal(2, result.code)
+   assert.truthy(result.err:find(text, 1, true), result.err)
+end
+
+describe("a conversion in blocks", function()
+   after_each(program.cleanup)
+
+   for _, road in ipairs({ "map", "pull", "ring" }) do
+      it("lands with its scales, fused and stacked, over the road " .. road, function()
+         local memory = road == "map" and "shared" or "ordinary"
+         local object = verified(in_blocks(), nil, "--road", road, "--memory", memory, "--batches", "2")
+         assert.equal(0, object.parameters_full)
+         assert.same({ [road] = object.roads[road] }, object.roads)
+      end)
+   end
+
+   it("is counted with its scales, in the plan, in what was received and by simulate", function()
+      local path = in_blocks({ updates = 1 })
+      local object = verified(path)
+      assert.equal(simulated(path), object.bytes_received)
+   end)
+
+   it("is done by kernels on the trainer, over the link and for NCCL, replayed or not", function()
+      if not gpu.built() then
+         return
+      end
+      local path = in_blocks({ transport = "nccl" })
+      local cuda = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
+      assert.equal(0, verified(path, cuda, "--replay").sent_by.copy_engines)
+      for _, bytes in ipairs({ "4096", "1000000" }) do
+         local object = verified(path, { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_WIRE_BYTES = bytes,
+            SLUICE_NCCL_LIBRARY = folder .. "spec/nccl/libnccl.so.2", NCCL_MULTI_RANK_GPU_ENABLE = "1" }, "--road", "wire")
+         assert.same({ wire = object.roads.wire }, object.roads)
+      end
+   end)
+
+   local WITHIN = "within a block of the worker that gets elements 0 to 320 of it; shards must end a multiple of 128 behind the worker's "
+      .. "first element"
+
+   it("is refused where a shard of the trainers ends within a block, by parameter, place and cut", function()
+      local path = in_blocks({ trainer = { mesh = { { "fsdp", 2 } } } })
+      refused(path, "parameter 'model.layers.0.self_attn.o_proj.weight' [320, 512]: cannot be converted in blocks of 128 x 128: a trainer's "
+         .. "shard ends at 160 of dim 0, " .. WITHIN)
+   end)
+
+   it("goes whole instead where otherwise is full", function()
+      local rules = program.file('return { extends = "qwen3_moe", otherwise = "full" }', ".lua")
+      local path = in_blocks({ rules = rules, trainer = { mesh = { { "fsdp", 2 } } } })
+      local object = verified(path)
+      assert.truthy(object.parameters_full > 0 and object.parameters_direct > object.parameters_full)
+      local explained = program.run({ "explain", path, "model.layers.0.self_attn.o_proj.weight" })
+      assert.truthy(explained.out:find("shard ends at 160 of dim 0", 1, true), explained.out)
+   end)
+
+   it("is explained with both tensors", function()
+      local explained = program.run({ "explain", in_blocks(), "model.layers.0.self_attn.k_proj.weight" })
+      assert.truthy(explained.out:find("qkv_proj.weight_scale_inv", 1, true), explained.out)
+      assert.truthy(explained.out:find("converted to float8_e4m3fn", 1, true), explained.out)
+   end)
+
+   it("is refused where a worker's cut puts two parameters into one block", function()
+      refused(in_blocks({ worker = { mesh = { { "tp", 4 } }, dtype = "float8_e4m3fn" } }, { moe_intermediate_size = 384 }), "within a block of 128")
+   end)
+
+   it("is refused where no file says where scales land", function()
+      local rules = program.file('return { extends = "qwen3_moe", full = false, scales = false }', ".lua")
+      refused(in_blocks({ rules = rules }), 'is converted to float8_e4m3fn, with scales: the file must say where they land, as scales = '
+         .. '{ ending = "_scale_inv", block = { 128, 128 } }')
    end)
 end)

@@ -17,7 +17,7 @@ describe("the kernels of libsluice_cuda", function()
       return text
    end
 
-   it("copy random strided boxes of up to nine dims, at any alignment, as a loop over single bytes does", function()
+   it("copy, turn and convert random strided boxes of up to nine dims, at any alignment, as loops over single bytes and elements do", function()
       local seed = tonumber(os.getenv("SLUICE_SEED")) or os.time()
       local text = driver(seed .. " 60")
       if text then
@@ -25,10 +25,10 @@ describe("the kernels of libsluice_cuda", function()
       end
    end)
 
-   it("convert both sides of every halfway case as an oracle does that knows no bits", function()
+   it("convert both sides of every halfway case, and all bfloat16 numbers in blocks, as an oracle does that knows no bits", function()
       local text = driver("casts")
       if text then
-         assert.equal("6291456 numbers: equal\n", text)
+         assert.equal("14647806 numbers: equal\n", text)
       end
    end)
 
