@@ -44,23 +44,25 @@ typedef enum slc_cast {
 
 enum { SLC_BLOCK = 128 };
 
-/* Bytes of an element before a conversion and behind it; 0 where there is none. */
+/* Bytes of an element before a conversion; 0 where there is none. */
 SLC_BODY uint32_t slc_cast_from(uint32_t cast)
 {
     return cast == SLC_CAST_NONE ? 0 : cast == SLC_CAST_BF16_F8 || cast == SLC_CAST_BF16_SCALE ? 2 : 4;
 }
 
+/* Behind it. */
 SLC_BODY uint32_t slc_cast_to(uint32_t cast)
 {
     return cast == SLC_CAST_NONE ? 0 : cast < SLC_CAST_BF16_F8 ? 2 : cast < SLC_CAST_BF16_SCALE ? 1 : 4;
 }
 
-/* Whether it takes a whole block to know one number, and whether the scales are what lands: one a block. */
+/* Whether it takes a whole block to know one number. */
 SLC_BODY int slc_cast_in_blocks(uint32_t cast)
 {
     return cast >= SLC_CAST_BF16_F8;
 }
 
+/* Whether scales are what lands, one a block. */
 SLC_BODY int slc_cast_scales(uint32_t cast)
 {
     return cast >= SLC_CAST_BF16_SCALE;
@@ -108,6 +110,7 @@ SLC_BODY uint32_t slc_magnitude_of(uint32_t bits)
     return size >= infinity || size < least_normal ? 0 : size;
 }
 
+/* The float32 of these bits. */
 SLC_BODY float slc_number_of(uint32_t bits)
 {
     union {
@@ -117,6 +120,7 @@ SLC_BODY float slc_number_of(uint32_t bits)
     return both.number;
 }
 
+/* And back. */
 SLC_BODY uint32_t slc_bits_of(float number)
 {
     union {

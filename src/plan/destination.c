@@ -344,7 +344,8 @@ static bool same_target(const slc_plan *plan, const slc_plan *other, int ndim, c
 {
     slc_layout layout = *b->layout;
     layout.mesh = a->layout->mesh;
-    if (a->pad != b->pad || a->dtype != b->dtype || a->scales != b->scales || strcmp(a->live, b->live) != 0 || !slc_layout_equal(a->layout, &layout) ||
+    if (a->pad != b->pad || a->dtype != b->dtype || a->scales != b->scales || strcmp(a->live, b->live) != 0 ||
+        !slc_layout_equal(a->layout, &layout) ||
         slc_plan_mesh_index(plan, a->layout->mesh, true) != slc_plan_mesh_index(other, b->layout->mesh, true))
         return false;
     if (a->view.ndim != b->view.ndim || !same_ranges(ndim, a->source, b->source) ||

@@ -20,8 +20,9 @@ typedef struct slc_stride {
 /*
  * A strided copy: `run` contiguous bytes on both sides (with a conversion one number, as it lands, and at least one dim),
  * repeated over ndim outer dims, collapsed to as few as the strides allow. With a conversion in blocks the last two dims are
- * the rows and the columns of the piece's grid, or of its blocks where scales land, whatever their counts. Offsets and strides are in bytes: source ones from
- * the start of the trainer's shard (contiguous, row-major), destination ones from the live tensor's data or the staging slot.
+ * the rows and the columns of the piece's grid, or of its blocks where scales land, whatever their counts. Offsets and strides
+ * are in bytes: source ones from the start of the trainer's shard (contiguous, row-major), destination ones from the live tensor's
+ * data or the staging slot.
  * On a trainer, destination strides are those of the packed piece, and `buffer` is unused (0). What travels and what is
  * counted are bytes as they land.
  */

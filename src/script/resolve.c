@@ -297,7 +297,8 @@ void slc_resolver_push(lua_State *L, slc_resolver *resolver)
     static const luaL_Reg FUNCTIONS[] = {
         { "count", count_params },   { "param", read_param },       { "live_count", count_live }, { "live", read_live },
         { "host", read_host },       { "attributes", read_attributes }, { "meshes", read_meshes },
-        { "template", add_template }, { "blocked", read_blocked }, { "set", set_destination },   { "companions", set_companions }, { "finish", finish },
+        { "template", add_template }, { "blocked", read_blocked }, { "set", set_destination }, { "companions", set_companions },
+        { "finish", finish },
         { NULL, NULL },
     };
     lua_newtable(L);

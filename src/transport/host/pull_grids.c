@@ -42,8 +42,8 @@ static sluice_status pull_stretch(slc_transport *transport, slc_host_peer *peer,
     const bool gaps = s->step == grid->step[inner];
     for (int64_t o = 0; o < s->count[outer] && status == SLUICE_OK; o++, source += (uint64_t)grid->step[outer], at += s->pitch)
         for (int64_t i = 0; i < (gaps ? 1 : s->count[inner]) && status == SLUICE_OK; i++)
-            status = slc_pull_push(transport, peer, at + i * s->step, source + (uint64_t)(i * grid->step[inner]), (size_t)(gaps ? s->pitch : item), wait,
-                          error);
+            status = slc_pull_push(transport, peer, at + i * s->step, source + (uint64_t)(i * grid->step[inner]),
+                                   (size_t)(gaps ? s->pitch : item), wait, error);
     return status;
 }
 

@@ -31,7 +31,7 @@ typedef struct slc_tiled {
     uint32_t low[2], high[2]; /* and of them those that are written */
 } slc_tiled;
 
-#if defined(__CUDACC__)
+/* Every thread tells the largest that it met; by whole warps. */
 SLC_BODY void slc_note_largest(slc_shared *shared, uint32_t value)
 {
 #if defined(__CUDA_ARCH__)
@@ -39,16 +39,11 @@ SLC_BODY void slc_note_largest(slc_shared *shared, uint32_t value)
     if (threadIdx.x % 32 == 0)
         atomicMax(&shared->largest, value);
 #else
-    (void)shared, (void)value;
-#endif
-}
-#else
-SLC_BODY void slc_note_largest(slc_shared *shared, uint32_t value)
-{
     shared->largest = value > shared->largest ? value : shared->largest;
-}
 #endif
+}
 
+/* The smaller one. */
 SLC_BODY uint32_t slc_lesser(uint64_t a, uint32_t b)
 {
     return a < b ? (uint32_t)a : b;
@@ -122,6 +117,7 @@ SLC_BODY slc_unit slc_tiled_read(uint64_t from, uint32_t unit, uint32_t item)
     return value;
 }
 
+/* Bytes from one row of a tile to the next. */
 SLC_BODY uint32_t slc_tile_pitch(uint32_t landed)
 {
     return landed == 4 ? SLC_TILE_WIDE : SLC_TILE_NARROW;
@@ -210,6 +206,7 @@ SLC_BODY void slc_tiled_give(const slc_tiled *tiled, const slc_shared *shared, u
     }
 }
 
+/* Writes the scale, at any address. */
 SLC_BODY void slc_tiled_scale(const slc_tiled *tiled, const slc_shared *shared)
 {
     const uint32_t bits = slc_bits_of(slc_scale_of(shared->largest));
