@@ -157,9 +157,9 @@ local function counted(list)
    return rest, measure.spread(rest)
 end
 
-local function ours(row)
-   local found, text, code = sluice("run", row, "--transport %s --updates %d --quiet --json%s", options.transport,
-      options.samples + 1, options["any-memory"] and " --any-memory" or "")
+local function ours(row, transport)
+   local found, text, code = sluice("run", row, "--transport %s --updates %d --quiet --json%s", transport, options.samples + 1,
+      options["any-memory"] and " --any-memory" or "")
    if not found or code ~= 0 then
       return nil, text, code
    end
@@ -276,6 +276,14 @@ local function print_ours(row)
       said.link_out.imbalance, said.link_in.most * 1e-9, said.link_in.imbalance)
 end
 
+local function print_m2n(row)
+   if row.m2n then
+      line("transport m2n", "%s, %.2f times as long", ms(row.m2n.seconds), row.m2n.seconds.median / row.measured.seconds.median)
+   elseif row.why_no_m2n then
+      line("transport m2n", "left out: %s", row.why_no_m2n)
+   end
+end
+
 local function print_peers(row)
    if not row.peers then
       return line("through trainer 0", "left out: %s", row.why_no_peers)
@@ -306,6 +314,7 @@ local function print_row(row)
    print(("\n%s: %d to %d ranks on %d of %d GPUs, %d on each"):format(row.title, row.trainers, row.workers, row.used, row.gpus,
       row.each))
    print_ours(row)
+   print_m2n(row)
    print_peers(row)
    print_killed(row)
 end
@@ -342,20 +351,25 @@ local function measure_row(row, machine)
    if row.why then
       return false
    end
-   local code, fault
+   local code, faults, fault
    say("%s: %d updates", row.title, options.samples + 1)
    row.predicted, row.why = predict(row, machine)
    if row.predicted then
-      row.measured, row.why, code = ours(row)
+      row.measured, row.why, code = ours(row, options.transport)
    end
    if not row.measured then
       return code ~= 2 -- the machine's memory, or what the transport cannot do: it says so
+   end
+   if options.transport ~= "m2n" then
+      say("%s: by nccl_m2n", row.title)
+      row.m2n, row.why_no_m2n, code = ours(row, "m2n --mix")
+      faults = code == 1
    end
    say("%s: through trainer 0", row.title)
    row.peers, row.why_no_peers, fault = peers(row)
    say("%s: a rank is killed", row.title)
    row.killed, row.why_no_kill, code = killed(row)
-   return fault == 1 or code == 1
+   return faults or fault == 1 or code == 1
 end
 
 local function chosen()
