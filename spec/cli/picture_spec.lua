@@ -178,6 +178,14 @@ describe("sluice picture", function()
       refused("picture: /nowhere/at/all.svg: No such file or directory", "--out", "/nowhere/at/all.svg")
    end)
 
+   it("leaves what was there where the disk takes no more, and no half of a picture", function()
+      local folder = program.shell("mktemp -d"):match("%S+")
+      local text, code = program.shell(("echo old > %s/plan.html; ulimit -f 1; $SLUICE picture %s --out %s/plan.html"):format(folder,
+         program.deployment({ rules = "llama" }), folder))
+      assert.same({ ("sluice: picture: %s/plan.html: File too large\n"):format(folder), 1 }, { text, code })
+      assert.equal("old\nplan.html\n", (program.shell(("cat %s/plan.html; ls %s; rm -r %s"):format(folder, folder, folder))))
+   end)
+
    it("opens in Chromium without a request and without an error, light and dark", function()
       local browser = chromium()
       if not browser then

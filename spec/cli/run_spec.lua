@@ -119,6 +119,12 @@ describe("sluice run", function()
          run({ updates = 1 }, "--kill", "1").err)
    end)
 
+   it("hears that its ranks ended where its own parent ignores such news", function()
+      local text, code = program.shell(("trap '' CHLD; timeout 60 $SLUICE run %s --quiet"):format(program.deployment()))
+      assert.equal(0, code, text)
+      assert.truthy(text:find("every live byte of 4 workers after every update\n", 1, true), text)
+   end)
+
    it("runs whichever standard stream is closed", function()
       for _, closed in ipairs({ "<&-", ">&-", "2>&-", "<&- >&- 2>&-" }) do
          local text, code = program.shell(("$SLUICE run %s --quiet %s"):format(program.deployment(), closed))

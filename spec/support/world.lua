@@ -82,11 +82,16 @@ function world.run(count, body, options)
    for rank = 0, count - 1 do
       children[rank] = start(rank, body)
    end
+   local good, problem = true, nil
    if options.meanwhile then
-      options.meanwhile(children)
+      good, problem = pcall(options.meanwhile, children)
    end
    for rank = 0, count - 1 do
       results[rank] = collect(children[rank], deadline)
+      problem = results[rank].raised and not good and ("%s; rank %d raised: %s"):format(tostring(problem), rank, results[rank].raised) or problem
+   end
+   if not good then
+      error(problem, 0)
    end
    return results
 end

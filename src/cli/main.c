@@ -1,6 +1,7 @@
 /* main.c: the sluice program: makes a Lua state with sluice.native in it and hands the command line to lua/sluice/cli.lua. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,16 @@ static bool open_streams(void)
     return true;
 }
 
+/*
+ * What a parent may have ignored, and this program's own ways: without SIGCHLD there is nothing to wait for when a rank ends, and a
+ * file that is too large is an error with a text.
+ */
+static void settle_signals(void)
+{
+    (void)signal(SIGCHLD, SIG_DFL);
+    (void)signal(SIGXFSZ, SIG_IGN);
+}
+
 /* The last word on whether standard output took everything, however the program ends. */
 static void close_output(void)
 {
@@ -59,6 +70,7 @@ static void close_output(void)
 int main(int argc, char **argv)
 {
     command_line line = { .argc = argc, .argv = argv, .code = SLC_EXIT_FAILED };
+    settle_signals();
     if (!open_streams() || atexit(close_output) != 0)
         return SLC_EXIT_FAILED;
     slc_script *script = NULL;

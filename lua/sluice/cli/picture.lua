@@ -3,6 +3,7 @@
 local native = require "sluice.native"
 local coverage = require "sluice.picture.coverage"
 local fault = require "sluice.cli.fault"
+local file = require "sluice.cli.file"
 local json = require "sluice.cli.json"
 local matrix = require "sluice.picture.matrix"
 local page = require "sluice.picture.page"
@@ -119,14 +120,9 @@ local function summary(plan, data)
 end
 
 local function write_file(path, text)
-   local file, problem = io.open(path, "wb")
-   if not file then
-      fault.wrong("picture: %s", problem)
-   end
-   local written, why = file:write(text)
-   local closed, reason = file:close()
-   if not written or not closed then
-      fault.raise(1, "picture: %s: %s", path, why or reason or "cannot be written")
+   local good, problem, unopened = file.write(path, text)
+   if not good then
+      fault.raise(unopened and 2 or 1, "picture: %s", problem)
    end
    io.stdout:write(("wrote %s, %s\n"):format(units.plain(path), units.bytes(#text)))
 end

@@ -5,6 +5,7 @@ local attached = require "sluice.cli.attached"
 local core = require "sluice.core"
 local diff = require "sluice.diff"
 local fault = require "sluice.cli.fault"
+local file = require "sluice.cli.file"
 local native = require "sluice.native"
 local planned = require "sluice.cli.planned"
 
@@ -233,10 +234,9 @@ function session:save(path)
    if base and base:find("[/.]") then
       base = self:path_on_disk()
    end
-   local file, problem = io.open(path, "w")
-   local written = file and file:write(overlay_text(self.made, base))
-   if not file or not file:close() or not written then
-      fault.wrong("%s", problem or path .. ": it cannot be written")
+   local good, problem = file.write(path, overlay_text(self.made, base))
+   if not good then
+      fault.wrong("%s", problem)
    end
    return path
 end
