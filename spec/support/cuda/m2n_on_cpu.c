@@ -253,6 +253,7 @@ struct side {
 };
 
 struct call {
+    CUdeviceptr memory; /* the buffer of its lane, as it was when this was issued */
     struct handle *handle;
     ncclComm_t comm;
     CUstream stream;
@@ -505,6 +506,7 @@ static const char *find_pieces(struct call *call)
         if (driver.allocate(&call->lane->memory, call->lane->bytes) != CUDA_SUCCESS)
             return "no memory for staging";
     }
+    call->memory = call->lane->memory;
     return NULL;
 }
 
@@ -524,7 +526,7 @@ static void copy_piece(const struct call *call, const struct piece *piece, unsig
 
 static unsigned char *place_of(const struct call *call, const struct piece *piece)
 {
-    return (unsigned char *)(uintptr_t)call->lane->memory + piece->at;
+    return (unsigned char *)(uintptr_t)call->memory + piece->at;
 }
 
 static void pack(void *context)
