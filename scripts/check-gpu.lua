@@ -19,10 +19,15 @@ local function add(name, what, command, good, limits)
       optional = limits and limits.optional, environment = limits and limits.environment or "" }
 end
 
+-- The object that a program printed, among what else it said.
 local function decoded(text)
-   local line = text:match("(%b{})%s*$")
-   local good, object = pcall(cjson.decode, line or "")
-   return good and type(object) == "table" and object or nil
+   for line in text:gmatch("[^\n]+") do
+      local good, object = pcall(cjson.decode, line:match("^{.*}$") or "")
+      if good and type(object) == "table" then
+         return object
+      end
+   end
+   return nil
 end
 
 -- gpu_check's answer: by that road alone; with a stream, each update must have begun while it was still busy.
@@ -83,6 +88,11 @@ end
 
 local function none_wrong(text)
    local said = decoded(text)
+   for _, case in ipairs(said and said.cases or {}) do
+      if case.wrong and case.wrong[1] then
+         return nil, ("rank %s, %s: %s"):format(case.victim, case.phase, case.wrong[1])
+      end
+   end
    if not said or said.counts.wrong ~= 0 or said.counts.cases == 0 then
       return nil, "cases are wrong"
    end
@@ -95,8 +105,8 @@ end
 
 add("ranks.model", "Llama-3-8B, 1 layer: FSDP 2 x TP 2 to TP 4", build .. "/sluice run examples/deployments/llama3-8b.lua --transport nccl "
    .. "--set model.layers=1 --set 'model.config={\"vocab_size\":16000}' --json", verified)
-add("ranks.killed", "one of two trainers and two workers killed", ("scripts/faults --build %s --gpu --phase first,last --fault kill --json")
-   :format(build), none_wrong)
+add("ranks.killed", "one of two trainers and two workers killed", ("scripts/faults --build %s --gpu --phase first,load,last --fault kill "
+   .. "--victim 0,3 --jobs 1 --json"):format(build), none_wrong)
 add("ranks.matrix_link", "the functional matrix, 2 ranks", ("scripts/matrix --build %s --transport nccl --world 2 --road link --json"):format(build),
    none_failed)
 add("ranks.matrix_wire", "the same by NCCL", ("scripts/matrix --build %s --transport nccl --world 2 --road wire --json"):format(build), none_failed)
@@ -199,7 +209,7 @@ local function run(check)
    else
       local note, wrong = check.good(said)
       if code ~= 0 then
-         note, wrong = nil, why ~= "" and why or "exit status " .. code
+         note, wrong = nil, wrong or why ~= "" and why or "exit status " .. code
       end
       result.outcome, result.note = note and "verified" or "FAILED", note or wrong
    end

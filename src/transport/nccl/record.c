@@ -1,6 +1,7 @@
 /*
  * record.c: batches that come again and again. What a trainer would gather and launch in one is gathered once, and launched
- * as it is in each replay. A worker does too little in a batch to make it ready; it looks, before each, whether its live
+ * as it is in each replay. By the wire nothing is made ready: its parts are gathered anew in each replay, from where the
+ * sources lie then. A worker does too little in a batch to make it ready; it looks, before each, whether its live
  * tensors' memory is what its peers have mapped. Owns the records of a transport.
  */
 #include "transport/nccl/internal.h"
