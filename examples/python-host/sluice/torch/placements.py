@@ -41,17 +41,21 @@ def cut_of(tensor: DTensor, axes: Sequence[Axis]) -> Cut:
 def axes_of(mesh: DeviceMesh, rank_of: Callable[[int], int]) -> tuple[Axis, ...]:
     """`rank_of` gives the trainer rank of a rank of the default process group."""
     ranks = [rank_of(rank) for rank in mesh.mesh.flatten().tolist()]
-    sizes = list(mesh.mesh.shape)
-    names = mesh.mesh_dim_names or tuple(f"axis{dim}" for dim in range(len(sizes)))
+    sizes = tuple(mesh.mesh.shape)
+    return grid_axes(ranks, sizes, mesh.mesh_dim_names or tuple(f"axis{dim}" for dim in range(len(sizes))), f"mesh {mesh}")
+
+
+def grid_axes(ranks: Sequence[int], sizes: Sequence[int], names: Sequence[str], what: str) -> tuple[Axis, ...]:
+    """The axes of a grid whose ranks are given in row-major order."""
     counts = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]  # what one step along a dim skips in the flat list
     axes = [
         Axis(name, size, ranks[count] - ranks[0] if size > 1 else 1) for name, size, count in zip(names, sizes, counts)
     ]
     for at, rank in enumerate(ranks):
         if rank != ranks[0] + sum(axis.step * (at // count % axis.size) for axis, count in zip(axes, counts)):
-            raise ValueError(f"its mesh {mesh} is no grid of ranks with even steps")
+            raise ValueError(f"its {what} is no grid of ranks with even steps")
     if any(axis.size > 1 and (axis.step < 1 or ranks[0] // axis.step % axis.size) for axis in axes):
-        raise ValueError(f"its mesh {mesh} does not begin where a row of its ranks begins")
+        raise ValueError(f"its {what} does not begin where a row of its ranks begins")
     return tuple(axes)
 
 

@@ -1,0 +1,230 @@
+"""A trainer's side: what vLLM's trainer factory makes for `SluiceTrainerInitInfo`, on every trainer rank.
+
+Rank 0 tells the workers, by vLLM's client, what all ranks then do together. Shards go from where they lie; nothing is gathered
+unless the source's iter_local gathers.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import torch
+from vllm.distributed.weight_transfer import Shard as VllmShard
+from vllm.distributed.weight_transfer.base import (
+    ParamMeta, TrainerInitInfo, TrainerWeightTransferEngine, VLLMWeightSyncClient, WeightSource,
+)
+
+from ..control import Client
+from ..engine import SluiceError, Status
+from ..init_info import Mesh, Param, Shard, init_info
+from ..torch import Engine
+from ..torch import WeightSource as PlacedSource
+from ..torch.placements import Axis, grid_axes, place
+from ..torch.tensors import dtype_name, local
+from . import BACKEND
+from .updates import Updates, following
+
+
+GRACE_S = 3.0  # between the failure of a call to the workers and the end of what waits for them
+
+
+@dataclass(kw_only=True)
+class SluiceTrainerInitInfo(TrainerInitInfo):
+    """
+    rank           of this trainer, which is also its rank in Sluice
+    world_size     trainers and all workers
+    workers        the workers' mesh by named axes, in the order of their ranks; None: one axis, tp
+    listen_socket  rank 0 only: listens at the address already; the engine takes it over
+    options        of sluice.torch.Engine, as key_file and timeout_s; without any, memory of this machine's processes
+    """
+
+    backend: ClassVar[str] = BACKEND
+
+    master_address: str
+    master_port: int
+    world_size: int
+    num_trainer_ranks: int = 1
+    workers: tuple[tuple[str, int], ...] | None = None
+    listen_socket: socket.socket | None = field(default=None, repr=False, compare=False)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(*(self.workers or (("tp", self.world_size - self.num_trainer_ranks),)))
+
+
+class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTrainerInitInfo]):
+    """
+    source  one of vLLM's whose iter_local gives shards as its metadata says, or a sluice.torch.WeightSource, which also reads
+            placements that vLLM has no words for: FSDP2 over tensor parallelism, pipeline stages, experts
+    client  vLLM's, or a SyncClient
+    """
+
+    init_info_cls = SluiceTrainerInitInfo
+
+    def __init__(
+        self,
+        *,
+        client: VLLMWeightSyncClient,
+        source: WeightSource | PlacedSource,
+        is_sender: bool = True,
+        rank: int = 0,
+        engine: Engine,
+    ) -> None:
+        super().__init__(client=client, source=source, is_sender=is_sender, rank=rank)  # type: ignore[arg-type]
+        self.engine = engine
+        self._updates = Updates(engine)
+        self._names: list[str] = []
+        self._caller = ThreadPoolExecutor(1, "sluice-told") if is_sender else None
+
+    @classmethod
+    def trainer_init(
+        cls,
+        init_info: SluiceTrainerInitInfo,
+        *,
+        client: VLLMWeightSyncClient,
+        source: WeightSource | PlacedSource | None = None,
+    ) -> Self:
+        if source is None:
+            raise ValueError("weight transfer by sluice needs a source")
+        listener = init_info.listen_socket
+        options: dict[str, Any] = dict(init_info.options)
+        if listener is not None:
+            init_info.listen_socket, options["listen_fd"] = None, listener.detach()
+        engine = Engine(init_info.rank, **options)
+        made = cls(client=client, source=source, is_sender=init_info.is_sender, rank=init_info.rank, engine=engine)
+        try:
+            made._init(init_info)
+        except BaseException:
+            made.shutdown()
+            raise
+        return made
+
+    def _init(self, given: SluiceTrainerInitInfo) -> None:
+        params = params_of(self.source, given.num_trainer_ranks)
+        self._names = [param.name for param in params]
+        info = init_info(params, given.mesh, given.master_address, given.master_port)
+        with self._telling(self.client.init_weight_transfer_engine, json.loads(info)):
+            try:
+                self._register()
+            finally:  # also where that failed: the other ranks hear it from init
+                self.engine.init(info)
+
+    def send_weights(self, version: str | None = None) -> None:
+        """One update, on every trainer rank. `version` is the same on all; without it the label is update-1, update-2, ..."""
+        label = version or following(self.engine.version)
+        told = False
+        self._updates.start()
+        try:
+            if self.is_sender:
+                self.client.start_weight_update()
+            self._register()
+            told = True
+            with self._telling(self.client.update_weights, {"names": self._names, "version": label}):
+                self._updates.move(self._names)
+            self._updates.name(label)
+            with self._telling(self.client.finish_weight_update, label):
+                self._updates.finish()
+        except BaseException:
+            self._updates.give_up()
+            if self.is_sender and not told:
+                with suppress(Exception):  # the workers' session ends only with a batch, and this one fails there
+                    self.client.update_weights({"names": []})
+            raise
+
+    def shutdown(self) -> None:
+        self.engine.close()
+        if self._caller is not None:
+            self._caller.shutdown(wait=False)
+
+    def _register(self) -> None:
+        if isinstance(self.source, PlacedSource):
+            self.source.register(self.engine)
+            return
+        for name, tensor in self.source.iter_local():  # type: ignore[union-attr]
+            held = local(tensor)
+            self.engine.register_source(name, held if held.numel() > 0 else None)
+
+    @contextmanager
+    def _telling(self, call: Callable[..., None], *given: Any) -> Iterator[None]:
+        """Rank 0 tells the workers beside what the block does with them. Where that fails, Sluice's own word of it, which names a
+        rank, comes first; where none comes, since a worker never took part, the block is ended."""
+        if self._caller is None:
+            yield
+            return
+        ended = threading.Event()
+        broken: list[BaseException] = []
+
+        def tell() -> None:
+            try:
+                call(*given)
+            except BaseException as raised:
+                if not ended.wait(GRACE_S):
+                    broken.append(raised)
+                    self.engine.cancel()
+                raise
+
+        said: Future[None] = self._caller.submit(tell)
+        try:
+            yield
+        except SluiceError as error:
+            if error.status is Status.CANCELLED and broken:
+                raise broken[0] from error
+            raise
+        finally:
+            ended.set()
+        said.result()
+
+
+def params_of(source: Any, trainers: int) -> tuple[Param, ...]:
+    if isinstance(source, PlacedSource):
+        return source.params
+    if not source.implements_iter_local():
+        raise TypeError(f"{type(source).__name__} has no iter_local(), which gives each rank's own shards")
+    return tuple(param_of(meta, trainers) for meta in source.metadata)
+
+
+def param_of(meta: ParamMeta, trainers: int) -> Param:
+    """vLLM's owners, mesh and placements in Sluice's words: a parameter is pinned to its owners where they are not all."""
+    owners = meta.owners if meta.owners is not None else tuple(range(trainers))
+    shape = meta.mesh_shape or (len(owners),)
+    axes: tuple[Axis, ...] = ()
+    try:
+        if meta.placements is not None:
+            names = [f"axis{at}" for at in range(len(shape))]
+            axes = grid_axes(owners, shape, names, f"mesh {list(shape)} of ranks {list(owners)}")
+        mesh, pins = place([axis for axis in axes if axis.size > 1], sorted(owners), trainers)
+    except ValueError as error:
+        raise ValueError(f"parameter {meta.name}: {error}") from error
+    cuts = zip(axes, meta.placements or ())
+    shards = tuple(Shard(axis.name, cut.dim) for axis, cut in cuts if isinstance(cut, VllmShard) and axis.size > 1)
+    return Param(meta.name, dtype_name(meta.dtype), meta.shape, mesh, (*pins, *shards))
+
+
+class SyncClient:
+    """vLLM's client protocol over Sluice's own control plane, whose servers are told the label with finish."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._client.init(init_info)
+
+    def start_weight_update(self) -> None:
+        self._client.start()
+
+    def update_weights(self, update_info: Any) -> None:
+        self._client.update(update_info["names"])
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._client.finish(weight_version or "")
+
+    def shutdown_weight_transfer_engine(self) -> None:
+        self._client.shutdown()

@@ -1,0 +1,452 @@
+"""The backend against vLLM's own base classes, factories, configuration and plugin loader, on the host transport."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import re
+import socket
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not there: scripts/fetch-vllm brings it")
+
+import torch
+import vllm.plugins
+from models import Config, ServedModel, TrainedModel
+from sluice import Options, SluiceError, State
+from sluice.control import Asgi
+from sluice.vllm import register
+from sluice.vllm.routes import Endpoints
+from sluice.vllm.trainer import SluiceTrainerInitInfo, SluiceTrainerWeightTransferEngine, param_of
+from sluice.vllm.updates import following
+from sluice.vllm.worker import SluiceInitInfo, SluiceWeightTransferEngine
+from standin import Worker, WorkerTarget, vllm_config
+from vllm.config import WeightTransferConfig
+from vllm.distributed.weight_transfer import (
+    ModuleSource, ParamMeta, Replicate, Shard, TrainerWeightTransferEngine, VLLMWeightSyncClient, WeightTransferEngine,
+    WeightTransferEngineFactory, WeightTransferTrainerFactory,
+)
+
+EXAMPLE = Path(__file__).resolve().parents[2]
+CONFIG = Config()
+
+
+# ---- the interface ----
+
+
+def unused_engine() -> Any:
+    register()
+    config = WeightTransferConfig(**json.loads('{"backend": "sluice"}'))
+    given = vllm_config(CONFIG, 0, 1)
+    return WeightTransferEngineFactory.create_engine(config, given, torch.device("cpu"), torch.nn.Linear(2, 2))
+
+
+@pytest.fixture
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This package's entry points as an installation records them, found and called by vLLM's own loader."""
+    register()  # once this process has it, and gets it back
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    folder = tmp_path / f"sluice-{project['version']}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sluice\nVersion: {project['version']}\n")
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+
+
+def test_vllm_finds_the_backend_by_its_entry_point_and_makes_it(plugged: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for factory in (WeightTransferEngineFactory, WeightTransferTrainerFactory):
+        others = {name: made for name, made in factory._registry.items() if name != "sluice"}
+        monkeypatch.setattr(factory, "_registry", others)
+    register.cache_clear()
+    monkeypatch.setenv("VLLM_PLUGINS", "sluice")
+    monkeypatch.setattr(vllm.plugins, "plugins_loaded", False)
+    vllm.plugins.load_general_plugins()
+    assert type(unused_engine()) is SluiceWeightTransferEngine
+    assert WeightTransferTrainerFactory._registry["sluice"]() is SluiceTrainerWeightTransferEngine
+    (endpoints,) = vllm.plugins.load_endpoint_plugins()
+    assert isinstance(endpoints, Endpoints)
+
+
+@pytest.mark.parametrize(
+    ("ours", "base"),
+    [(SluiceWeightTransferEngine, WeightTransferEngine), (SluiceTrainerWeightTransferEngine, TrainerWeightTransferEngine)],
+)
+def test_what_vllm_may_call_can_be_called_as_it_calls_it(ours: Any, base: Any) -> None:
+    assert base.__abstractmethods__ and not ours.__abstractmethods__
+    for name, theirs in inspect.getmembers(base, inspect.isroutine):
+        if name.startswith("_"):
+            continue
+        wanted, found = (list(inspect.signature(getattr(one, name)).parameters.values()) for one in (base, ours))
+        assert [(one.name, one.kind) for one in found[: len(wanted)]] == [(one.name, one.kind) for one in wanted], name
+        assert all(one.default is not one.empty for one in found[len(wanted) :]), name
+        assert all(one.default == two.default for one, two in zip(wanted, found)), name
+    assert not inspect.signature(base.__init__).parameters.keys() - inspect.signature(ours.__init__).parameters.keys()
+
+
+def test_infos_are_parsed_by_vllm_or_refused() -> None:
+    engine = unused_engine()
+    given = {"master_address": "a", "master_port": 1, "rank_offset": 1, "world_size": 2, "source_digest": "d", "params": []}
+    info = engine.parse_init_info({**given, "schema_version": 2, "dst_mesh_dims": [1, 1], "nccl_unique_id_b64": "SECRET"})
+    assert json.loads(info.json()) == {**given, "schema_version": 2, "dst_mesh_dims": [1, 1], "nccl_unique_id_b64": "SECRET"}
+    assert "SECRET" not in repr(info)
+    for wrong, text in (
+        ({**given, "more": 1}, "Invalid init_info for SluiceWeightTransferEngine: .*unexpected keyword argument 'more'"),
+        ({}, "Invalid init_info for SluiceWeightTransferEngine: .*missing"),
+        ({**given, "rank_offset": True}, "^rank_offset must be an integer, not True$"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            engine.parse_init_info(wrong)
+    assert engine.parse_update_info({"names": ["a"]}).names == ["a"]
+    for names in ("a", ["a", 1], None):
+        with pytest.raises(ValueError, match="names must be a list of strings$"):
+            engine.parse_update_info({"names": names})
+    for call in (engine.start_weight_update, engine.finish_weight_update, lambda: engine.update_weights({"names": []})):
+        with pytest.raises(RuntimeError, match="^weight transfer is not initialized; init_weight_transfer_engine comes first$"):
+            call()
+    engine.shutdown()
+    engine.shutdown()
+
+
+def test_the_stand_in_makes_the_calls_that_vllms_worker_makes() -> None:
+    """vLLM's worker is read, not imported."""
+    found = importlib.util.find_spec("vllm")
+    assert found is not None and found.origin is not None
+    made = re.findall(r"\bweight_transfer_engine\.(\w+)\(", (Path(found.origin).parent / "v1" / "worker" / "gpu_worker.py").read_text())
+    mine = re.findall(r"\btransfer\.(\w+)[(,]", (EXAMPLE.parent / "vllm-host" / "standin.py").read_text())
+    assert set(made) - {"set_weight_update_target"} == set(mine)  # that one is for draft models, which the backend declines
+    assert SluiceWeightTransferEngine.supports_draft_weight_update is False
+
+
+@pytest.mark.parametrize("document", ["README.md", "MIGRATING.md"])
+def test_what_the_documents_configure_and_define_is_taken(document: str) -> None:
+    text = (EXAMPLE.parent / "vllm-host" / document).read_text()
+    config = WeightTransferConfig(**json.loads(re.findall(r"--weight-transfer-config '(.*?)'", text)[-1]))
+    assert config.backend in WeightTransferEngineFactory._registry
+    for given in re.findall(r"--additional-config '(.*?)'", text):
+        sluice = json.loads(given)["sluice"]
+        assert sluice.keys() - {"host", "token_file"} <= Options.__annotations__.keys()
+    for _, block in re.findall(r"^( *)```python\n(.*?)^\1```", text, re.M | re.S):
+        exec(compile(textwrap.dedent(block), document, "exec"), {})
+
+
+# ---- a trainer and a worker ----
+
+
+class Direct:
+    """vLLM's client, which calls a worker of this process, and notes what it was told."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.told: list[Any] = []
+        self.breaks = ""
+
+    def _tell(self, name: str, *given: Any) -> None:
+        self.told.append((name, *given))
+        if self.breaks == name:
+            raise ConnectionError(f"{name} was lost")
+        getattr(self.worker, name)(*given)
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._tell("init_weight_transfer_engine", json.loads(json.dumps(init_info)))
+
+    def start_weight_update(self) -> None:
+        self._tell("start_weight_update")
+
+    def update_weights(self, update_info: Any) -> None:
+        self._tell("update_weights", json.loads(json.dumps(update_info)))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._tell("finish_weight_update", weight_version)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """vLLM's loader is not imported here, since it wants the GPU's kernels: these stand in for its three functions."""
+    noted: list[Any] = []
+
+    class Within:
+        def __enter__(self) -> None:
+            noted.append("unchecked")
+
+        def __exit__(self, *_: object) -> None:
+            noted.append("checked")
+
+    loader, reload, mtp = (ModuleType(name) for name in ("model_loader", "reload", "mtp_validation"))
+    reload.initialize_layerwise_reload = lambda model: noted.append(("begin", model))  # type: ignore[attr-defined]
+    reload.finalize_layerwise_reload = lambda model, config: noted.append(("end", model, config))  # type: ignore[attr-defined]
+    mtp.disable_mtp_completeness_check = Within  # type: ignore[attr-defined]
+    for name, module in (("", loader), (".reload", reload), (".mtp_validation", mtp)):
+        monkeypatch.setitem(sys.modules, f"vllm.model_executor.model_loader{name}", module)
+    return noted
+
+
+class Pair:
+    def __init__(self, model: torch.nn.Module, trained: Any, **sluice: Any) -> None:
+        register()
+        self.config = vllm_config(CONFIG, 0, 1, beat_s=0.2, timeout_s=30.0, **sluice)
+        self.worker = Worker(self.config, model)
+        self.client = Direct(self.worker)
+        self.trained = trained
+        assert isinstance(self.client, VLLMWeightSyncClient)
+
+    def trainer(self) -> Any:
+        listener = socket.create_server(("127.0.0.1", 0))
+        address, port = listener.getsockname()
+        info = SluiceTrainerInitInfo(
+            rank=0, master_address=address, master_port=port, world_size=2, listen_socket=listener,
+            options={"beat_s": 0.2, "timeout_s": 30.0},
+        )
+        return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=ModuleSource(self.trained))
+
+
+def test_updates_by_names_alone_land_in_place(calls: list[Any]) -> None:
+    served, trained = ServedModel(CONFIG), TrainedModel(CONFIG)
+    pair = Pair(served, trained, rules="llama")
+    trainer = pair.trainer()
+    names = [name for name, _ in trained.named_parameters()]
+    for version, label in ((None, "update-1"), (None, "update-2"), ("step-3", "step-3"), (None, "update-1")):
+        with torch.no_grad():
+            for parameter in trained.parameters():
+                parameter.add_(1)
+        trainer.send_weights(*([version] if version else []))
+        expected = ServedModel(CONFIG)
+        expected.load_weights(trained.state_dict().items())
+        for name, tensor in served.state_dict().items():
+            assert torch.equal(tensor, expected.state_dict()[name]), name
+        assert pair.worker.transfer.engine is not None and pair.worker.transfer.engine.version == label == trainer.engine.version
+        assert pair.client.told[-3:] == [
+            ("start_weight_update",), ("update_weights", {"names": names, "version": label}), ("finish_weight_update", label)
+        ]
+    assert calls == []  # nothing is reloaded where all is in place
+    with pytest.raises(RuntimeError, match="^weight transfer is initialized already; shut it down before it is initialized again$"):
+        pair.worker.init_weight_transfer_engine(pair.client.told[0][1])
+    trainer.shutdown()
+    pair.worker.shutdown_weight_transfer_engine()
+    trainer = pair.trainer()  # a trainer that was started again, and a worker that was not
+    assert trainer.engine.version == "update-1"
+    for label in ("update-2", "update-3"):  # names alone, as a trainer of somebody else's sends them
+        trainer._updates.start()
+        pair.client.start_weight_update()
+        session(trainer, pair, names)
+        assert trainer.engine.version == label
+    trainer.shutdown()
+
+
+def session(trainer: Any, pair: Pair, names: list[str]) -> None:
+    with trainer._telling(pair.client.update_weights, {"names": names}):
+        trainer._updates.move(names)
+    with trainer._telling(pair.client.finish_weight_update):
+        trainer._updates.finish()
+
+
+class Loads(torch.nn.Module):
+    """A model that no rule places, whose loader keeps what it was given until the end, as layerwise reload does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fused = torch.nn.Parameter(torch.zeros(4, 2))
+        self.fails = False
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        given = list(weights)
+        if self.fails:
+            raise RuntimeError("the loader is out of order")
+        with torch.no_grad():
+            self.fused.copy_(torch.cat([tensor for _, tensor in given]))
+
+
+class Halves(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.upper, self.lower = (torch.nn.Parameter(torch.randn(2, 2)) for _ in range(2))
+
+
+def test_what_no_rule_places_is_reloaded_whole(calls: list[Any]) -> None:
+    served, trained = Loads(), Halves()
+    pair = Pair(served, trained)
+    trainer = pair.trainer()
+    trainer.send_weights("step-1")
+    assert torch.equal(served.fused, torch.cat([trained.upper, trained.lower]))
+    assert calls == [("begin", served), "unchecked", "checked", ("end", served, pair.config.model_config)]
+    trainer.shutdown()
+
+
+def test_a_loader_that_fails_fails_the_update_and_a_new_init_mends_it(calls: list[Any]) -> None:
+    served, trained = Loads(), Halves()
+    pair = Pair(served, trained)
+    trainer = pair.trainer()
+    served.fails = True
+    with pytest.raises(SluiceError, match="rank 1.*RuntimeError: the loader is out of order"):
+        trainer.send_weights("step-1")
+    assert not pair.worker.active and trainer.engine.state is State.FAILED
+    trainer.shutdown()
+    pair.worker.shutdown_weight_transfer_engine()
+    served.fails = False
+    trainer = pair.trainer()
+    assert trainer.engine.version == "dirty"
+    trainer.send_weights("step-2")
+    assert torch.equal(served.fused, torch.cat([trained.upper, trained.lower])) and trainer.engine.version == "step-2"
+    trainer.shutdown()
+
+
+def test_a_call_that_never_reaches_the_workers_ends_the_trainers_wait(calls: list[Any]) -> None:
+    pair = Pair(Loads(), Halves())
+    pair.client.breaks = "init_weight_transfer_engine"
+    with pytest.raises(ConnectionError, match="^init_weight_transfer_engine was lost$"):
+        pair.trainer()
+    pair.client.breaks = ""
+    trainer = pair.trainer()
+    pair.client.breaks = "update_weights"
+    with pytest.raises(ConnectionError, match="^update_weights was lost$"):
+        trainer.send_weights()
+    trainer.shutdown()
+
+
+def test_a_trainer_that_fails_before_its_first_batch_leaves_no_session_open(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(Loads(), Halves())
+    trainer = pair.trainer()
+
+    def fail() -> None:
+        raise ValueError("no shard today")
+
+    monkeypatch.setattr(trainer, "_register", fail)
+    with pytest.raises(ValueError, match="^no shard today$"):
+        trainer.send_weights()
+    assert pair.client.told[-1] == ("update_weights", {"names": []}) and not pair.worker.active
+    trainer.shutdown()
+
+
+def test_a_batch_that_is_refused_leaves_the_update_open_until_something_moved(calls: list[Any]) -> None:
+    pair = Pair(Loads(), Halves())
+    trainer = pair.trainer()
+    pair.worker.start_weight_update()
+    with pytest.raises(SluiceError, match="'middle'. was not announced at init$"):
+        pair.worker.update_weights({"names": ["middle"]})
+    assert not pair.worker.active and WorkerTarget(pair.worker).phase == "updating"
+    trainer._updates.start()
+    with pytest.raises(SluiceError, match="rank 1.*'middle'"):  # whose call it was, too
+        trainer._updates.move(["upper", "lower"])
+    pair.worker.start_weight_update()
+    session(trainer, pair, ["lower", "upper"])
+    assert WorkerTarget(pair.worker).version == trainer.engine.version == "update-1"
+    pair.worker.start_weight_update()
+    with pytest.raises(RuntimeError, match="^the update was given up$"):
+        pair.worker.update_weights({"names": [], "abort": True})
+    assert WorkerTarget(pair.worker).phase == "failed"
+    trainer.shutdown()
+
+
+# ---- a trainer's layouts in Sluice's words ----
+
+META: list[tuple[dict[str, Any], int, str]] = [
+    ({}, 4, "4 | "),
+    ({"owners": (0, 1, 2, 3), "placements": (Shard(1),)}, 4, "4 | shard 1"),
+    ({"owners": (0, 1, 2, 3), "mesh_shape": (2, 2), "placements": (Replicate(), Shard(0))}, 4, "2x2 | shard 0"),
+    ({"owners": (0, 1, 2, 3), "mesh_shape": (2, 2), "placements": (Shard(0), Shard(0))}, 4, "2x2 | shard 0, shard 0"),
+    ({"owners": (0, 2, 1, 3), "mesh_shape": (2, 2), "placements": (Shard(0), Shard(1))}, 4, "2x2 | shard 0, shard 1"),
+    ({"owners": (2, 3), "placements": (Shard(0),)}, 4, "2x2 | pin 1, shard 0"),
+    ({"owners": (1,)}, 4, "4 | pin 1"),
+    ({"owners": (0, 3), "placements": (Shard(0),)}, 4, "parameter w: its mesh axis axis0 does not divide the 4 trainer ranks evenly"),
+    ({"owners": (0, 1, 3, 2), "placements": (Shard(0),)}, 4, "parameter w: its mesh [4] of ranks [0, 1, 3, 2] is no grid of ranks with even steps"),
+]
+
+
+@pytest.mark.parametrize(("given", "trainers", "wanted"), META)
+def test_owners_and_placements_are_told_as_they_are(given: dict[str, Any], trainers: int, wanted: str) -> None:
+    meta = ParamMeta("w", torch.bfloat16, (8, 8), **given)
+    try:
+        param = param_of(meta, trainers).json()
+    except ValueError as error:
+        assert str(error) == wanted
+        return
+    said = [f"shard {one['shard']}" if "shard" in one else f"pin {one['pin']}" for one in param["src_placements"] or []]
+    sizes = "x".join(str(size) for _, size in param_of(meta, trainers).mesh.axes)
+    assert f"{sizes} | {', '.join(said)}" == wanted
+
+
+def test_labels_that_nobody_gave_are_counted() -> None:
+    given = ("", "dirty", "update-9", "update-09", "update-" + "9" * 18, "step-9")
+    wanted = ["update-1", "update-1", "update-10", "update-10", "update-1" + "0" * 18, "update-1"]
+    assert [following(version) for version in given] == wanted
+
+
+# ---- vLLM's API server ----
+
+
+class ApiClient:
+    """vLLM's engine client, whose calls are coroutines of the server's loop."""
+
+    def __init__(self, **sluice: Any) -> None:
+        self.vllm_config = SimpleNamespace(additional_config={"sluice": sluice})
+        self.told: list[Any] = []
+        self.breaks = ""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(request: Any = None) -> None:
+            self.told.append((name, getattr(request, "init_info", None) or getattr(request, "update_info", None) or request))
+            if self.breaks == name:
+                raise RuntimeError(f"{name} failed")
+
+        return call
+
+
+def test_vllms_server_mounts_the_control_plane_behind_the_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("t" * 40)
+    plugin, client = Endpoints(), ApiClient(token_file=str(token))
+    mounted: list[Any] = []
+    plugin.attach_router(SimpleNamespace(mount=lambda path, application: mounted.append((path, application))))
+    ((path, application),) = mounted
+
+    async def ask(operation: str, **body: Any) -> tuple[int, Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        method = "GET" if operation == "version" else "POST"
+        scope = {"type": "http", "method": method, "path": f"{path}/{operation}", "root_path": path}
+        await application({**scope, "headers": [(b"authorization", b"Bearer " + b"t" * 40)]}, receive, send)
+        return sent[0]["status"], json.loads(sent[1]["body"])
+
+    async def session() -> None:
+        assert await ask("version") == (503, {"error": "the server is not ready"})
+        with pytest.raises(ValueError, match=r"^additional_config\['sluice'\] must have token_file, the control plane's secret$"):
+            await plugin.init_state(ApiClient(), None, None)
+        await plugin.init_state(None, None, None)
+        assert (await ask("version"))[0] == 503
+        await plugin.init_state(client, None, None)
+        assert (await ask("init", init_info={"a": 1}))[0] == 200
+        assert (await ask("start"))[0] == 200
+        assert (await ask("update", names=["w"]))[0] == 200
+        assert await ask("finish", version="step-1") == (200, {"phase": "ready", "version": "step-1"})
+        client.breaks = "update_weights"
+        assert (await ask("start"))[0] == 200
+        failed = {"error": "update: RuntimeError: update_weights failed", "phase": "failed", "version": "step-1"}
+        assert await ask("update", names=["w"]) == (500, failed)
+        assert await ask("abort") == (200, {"phase": "new", "version": "step-1"})
+
+    asyncio.run(session())
+    assert client.told == [
+        ("init_weight_transfer_engine", {"a": 1}), ("start_weight_update", None), ("update_weights", {"names": ["w"]}),
+        ("update_weights", {"names": [], "version": "step-1"}), ("finish_weight_update", "step-1"), ("start_weight_update", None),
+        ("update_weights", {"names": ["w"]}), ("shutdown_weight_transfer_engine", None),
+    ]
