@@ -5,6 +5,7 @@ local cjson = require "cjson"
 local gpu = require "spec.support.gpu"
 local program = require "spec.cli.program"
 
+local it = gpu.specs(it)
 local folder = program.path:gsub("[^/]*$", "")
 local NCCL = folder .. "spec/nccl/libnccl.so.2"
 
@@ -22,35 +23,31 @@ end
 
 describe("scripts/check-gpu", function()
    it("verifies both roads, with a rank that is killed and replaced, and says what is left out and why", function()
-      if gpu.built() then
-         local text, code = check("--only link.replay,link.kill_trainer,link.vmm,link.pieces,link.nccl,wire.moves,wire.full_alone --json -")
-         assert.equal(0, code, text)
-         local said = cjson.decode(text)
-         local notes = {}
-         for _, one in ipairs(said.checks) do
-            notes[#notes + 1] = ("%s: %s, %s"):format(one.name, one.outcome, one.note)
-         end
-         assert.same({ "link.vmm: verified, 40 MB compared", "link.pieces: verified, 111 MB compared, 4 updates in front of late work",
-            "link.nccl_memory: left out, no ncclMemAlloc was found (--nccl names NCCL)",
-            "link.replay: verified, 111 MB compared, 4 updates in front of late work",
-            "link.kill_trainer: verified, 131 MB compared, 6 updates in front of late work",
-            "wire.moves: verified, 40 MB compared", "wire.full_alone: verified, 40 MB compared" }, notes)
-         assert.same({ 6, 0, 1 }, { said.verified, said.failed, said.left_out })
+      local text, code = check("--only link.replay,link.kill_trainer,link.vmm,link.pieces,link.nccl,wire.moves,wire.full_alone --json -")
+      assert.equal(0, code, text)
+      local said = cjson.decode(text)
+      local notes = {}
+      for _, one in ipairs(said.checks) do
+         notes[#notes + 1] = ("%s: %s, %s"):format(one.name, one.outcome, one.note)
       end
+      assert.same({ "link.vmm: verified, 40 MB compared", "link.pieces: verified, 111 MB compared, 4 updates in front of late work",
+         "link.nccl_memory: left out, no ncclMemAlloc was found (--nccl names NCCL)",
+         "link.replay: verified, 111 MB compared, 4 updates in front of late work",
+         "link.kill_trainer: verified, 131 MB compared, 6 updates in front of late work",
+         "wire.moves: verified, 40 MB compared", "wire.full_alone: verified, 40 MB compared" }, notes)
+      assert.same({ 6, 0, 1 }, { said.verified, said.failed, said.left_out })
    end)
 
    it("fails where a word is not what it must be, or another road is taken", function()
-      if gpu.built() then
-         local text, code = shell(folder .. "gpu_check --spoil")
-         assert.equal(1, code)
-         assert.matches('"rank":1,"why":"a live tensor of update 1: w4%[0%] is 0x00000001, not 0x%x+"', text)
-         text, code = shell(folder .. "gpu_check --road link --gpus 0,9")
-         assert.equal(3, code)
-         assert.matches('"why":"GPU 9 is wanted and this machine has 2"', text)
-         text, code = shell(("SLUICE_CUDA_ON_CPU_APART=1000000 scripts/check-gpu --build %s --nccl %s --only link.names"):format(folder, NCCL))
-         assert.equal(1, code)
-         assert.matches("link%.names +by names +FAILED", text)
-      end
+      local text, code = shell(folder .. "gpu_check --spoil")
+      assert.equal(1, code)
+      assert.matches('"rank":1,"why":"a live tensor of update 1: w4%[0%] is 0x00000001, not 0x%x+"', text)
+      text, code = shell(folder .. "gpu_check --road link --gpus 0,9")
+      assert.equal(3, code)
+      assert.matches('"why":"GPU 9 is wanted and this machine has 2"', text)
+      text, code = shell(("SLUICE_CUDA_ON_CPU_APART=1000000 scripts/check-gpu --build %s --nccl %s --only link.names"):format(folder, NCCL))
+      assert.equal(1, code)
+      assert.matches("link%.names +by names +FAILED", text)
    end)
 
    it("lists its checks, and refuses what it does not know", function()

@@ -4,6 +4,7 @@
 local cjson = require "cjson"
 local program = require "spec.cli.program"
 
+local on_gpu = require("spec.support.gpu").specs(it)
 local folder = program.path:gsub("/[^/]*$", "")
 
 -- Runs the command; gives its exit status and what it printed, with both streams in one where nothing else is asked for.
@@ -37,18 +38,6 @@ local function counts(answer)
    return list
 end
 
-local function built()
-   for _, path in ipairs({ "/libsluice_cuda.so", "/spec/cuda/libcuda.so.1" }) do
-      local file = io.open(folder .. path)
-      if not file then
-         pending(path .. " was not built: nvcc or nccl.h was not found")
-         return false
-      end
-      file:close()
-   end
-   return true
-end
-
 describe("scripts/matrix", function()
    it("moves every case of a world of 4 through shared memory, in both forms of init info", function()
       local answer = moved("map", "--world 4")
@@ -68,28 +57,22 @@ describe("scripts/matrix", function()
          "12+4 sluice/1 20", "4+12 sluice/1 20", "16+16 sluice/1 262", "24+8 sluice/1 20", "8+24 sluice/1 20" }, counts(answer))
    end)
 
-   it("moves worlds of 4 and 8 between GPUs", function()
-      if built() then
-         moved("link", "--world 4,8 --transport nccl --largest 120000", ("LD_LIBRARY_PATH=%s/spec/cuda"):format(folder))
-      end
+   on_gpu("moves worlds of 4 and 8 between GPUs", function()
+      moved("link", "--world 4,8 --transport nccl --largest 120000", ("LD_LIBRARY_PATH=%s/spec/cuda"):format(folder))
    end)
 
-   it("moves worlds of 2 and 4 by NCCL's sends and receives", function()
-      if built() then
-         moved("wire", "--world 2,4 --transport nccl --road wire --largest 120000",
-            ("NCCL_MULTI_RANK_GPU_ENABLE=1 LD_LIBRARY_PATH=%s/spec/cuda:%s/spec/nccl"):format(folder, folder))
-      end
+   on_gpu("moves worlds of 2 and 4 by NCCL's sends and receives", function()
+      moved("wire", "--world 2,4 --transport nccl --road wire --largest 120000",
+         ("NCCL_MULTI_RANK_GPU_ENABLE=1 LD_LIBRARY_PATH=%s/spec/cuda:%s/spec/nccl"):format(folder, folder))
    end)
 
-   it("moves worlds of 4 and 8 by nccl_m2n, and by nccl what that cannot express", function()
-      if built() then
-         local code, text = matrix("--json --world 4,8 --transport m2n --largest 120000", ("NCCL_MULTI_RANK_GPU_ENABLE=1 "
-            .. "SLUICE_M2N_LIBRARY=%s/spec/m2n/libnccl_m2n.so LD_LIBRARY_PATH=%s/spec/cuda"):format(folder, folder), "2>/dev/null")
-         assert.equal(0, code)
-         for _, move in ipairs(cjson.decode(text).moves) do
-            assert.is_nil(move.failure)
-            assert.truthy(move.roads["m2n"] or move.roads["m2n+link"])
-         end
+   on_gpu("moves worlds of 4 and 8 by nccl_m2n, and by nccl what that cannot express", function()
+      local code, text = matrix("--json --world 4,8 --transport m2n --largest 120000", ("NCCL_MULTI_RANK_GPU_ENABLE=1 "
+         .. "SLUICE_M2N_LIBRARY=%s/spec/m2n/libnccl_m2n.so LD_LIBRARY_PATH=%s/spec/cuda"):format(folder, folder), "2>/dev/null")
+      assert.equal(0, code)
+      for _, move in ipairs(cjson.decode(text).moves) do
+         assert.is_nil(move.failure)
+         assert.truthy(move.roads["m2n"] or move.roads["m2n+link"])
       end
    end)
 

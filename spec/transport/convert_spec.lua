@@ -4,6 +4,7 @@
 local gpu = require "spec.support.gpu"
 local program = require "spec.cli.program"
 
+local on_gpu = gpu.specs(it)
 local folder = program.path:gsub("[^/]*$", "")
 
 local function deployment(dtype, changes)
@@ -59,21 +60,16 @@ describe("a conversion on the way", function()
       assert.equal(simulated(deployment("float32", { rules = "llama" })), 2 * simulated(deployment("bfloat16")))
    end)
 
-   it("is done by the trainer's kernel as it packs for NCCL, in turns of any size", function()
-      if gpu.built() then
-         local path = deployment("bfloat16", { transport = "nccl", road = "wire", updates = 2 })
-         for _, bytes in ipairs({ "4096", "1000000" }) do
-            local object = verified(path, { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_WIRE_BYTES = bytes,
-               SLUICE_NCCL_LIBRARY = folder .. "spec/nccl/libnccl.so.2", NCCL_MULTI_RANK_GPU_ENABLE = "1" }, "--batches", "2")
-            assert.same({ wire = object.roads.wire }, object.roads)
-         end
+   on_gpu("is done by the trainer's kernel as it packs for NCCL, in turns of any size", function()
+      local path = deployment("bfloat16", { transport = "nccl", road = "wire", updates = 2 })
+      for _, bytes in ipairs({ "4096", "1000000" }) do
+         local object = verified(path, { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_WIRE_BYTES = bytes,
+            SLUICE_NCCL_LIBRARY = folder .. "spec/nccl/libnccl.so.2", NCCL_MULTI_RANK_GPU_ENABLE = "1" }, "--batches", "2")
+         assert.same({ wire = object.roads.wire }, object.roads)
       end
    end)
 
-   it("is done by the trainer's kernel over the link", function()
-      if not gpu.built() then
-         return
-      end
+   on_gpu("is done by the trainer's kernel over the link", function()
       local path = deployment("float16", { transport = "nccl", updates = 2 })
       local cuda = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
       local object = verified(path, cuda)
@@ -144,10 +140,7 @@ describe("a conversion in blocks", function()
       assert.equal(simulated(path), object.bytes_received)
    end)
 
-   it("is done by kernels on the trainer, over the link and for NCCL, replayed or not", function()
-      if not gpu.built() then
-         return
-      end
+   on_gpu("is done by kernels on the trainer, over the link and for NCCL, replayed or not", function()
       local path = in_blocks({ transport = "nccl" })
       local cuda = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
       assert.equal(0, verified(path, cuda, "--replay").sent_by.copy_engines)

@@ -9,6 +9,7 @@ local signal = require "posix.signal"
 local stdlib = require "posix.stdlib"
 local world = require "spec.support.world"
 
+local it = gpu.specs(it, "spec/m2n/libnccl_m2n.so")
 local folder = program.path:gsub("[^/]*$", "")
 local root = io.popen("pwd"):read("*l") .. "/"
 local absolute = folder:sub(1, 1) == "/" and folder or root .. folder
@@ -64,90 +65,74 @@ describe("the m2n transport", function()
    after_each(program.cleanup)
 
    it("moves shards into slices of fused tensors, call by call or in groups", function()
-      if gpu.built() then
-         for _, grouped in ipairs({ false, true }) do
-            local object = verified(even({ updates = 2, grouped = grouped }), {}, "--batches", "3")
-            assert.same({ m2n = object.roads.m2n }, object.roads)
-         end
-      end
-   end)
-
-   it("fills staging slots, and load_weights finds the tensors there", function()
-      if gpu.built() then
-         local object = verified(even({ rules = full_mlp(), updates = 2 }), {}, "--batches", "2")
-         assert.truthy(object.parameters_full > 0)
+      for _, grouped in ipairs({ false, true }) do
+         local object = verified(even({ updates = 2, grouped = grouped }), {}, "--batches", "3")
          assert.same({ m2n = object.roads.m2n }, object.roads)
       end
    end)
 
+   it("fills staging slots, and load_weights finds the tensors there", function()
+      local object = verified(even({ rules = full_mlp(), updates = 2 }), {}, "--batches", "2")
+      assert.truthy(object.parameters_full > 0)
+      assert.same({ m2n = object.roads.m2n }, object.roads)
+   end)
+
    it("moves what was recorded once and is replayed", function()
-      if gpu.built() then
-         verified(even({ updates = 2 }), {}, "--replay", "--batches", "2")
-      end
+      verified(even({ updates = 2 }), {}, "--replay", "--batches", "2")
    end)
 
    it("leaves what the library cannot express to nccl where that is allowed, by link or by wire, and names it where not", function()
-      if gpu.built() then
-         local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 }
-         for _, road in ipairs({ "link", "wire" }) do
-            deployment.mix, deployment.road = true, road
-            local object = verified(deployment, {}, "--batches", "2")
-            assert.truthy(object.roads["m2n+" .. road])
-         end
-         deployment.mix, deployment.road = nil, nil
-         refused(deployment, {}, "transport m2n cannot move it: its source is cut over 2 mesh axes, where one may cut, nor ",
-            " more parameters; transport nccl can, alone or mixed with m2n")
+      local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 }
+      for _, road in ipairs({ "link", "wire" }) do
+         deployment.mix, deployment.road = true, road
+         local object = verified(deployment, {}, "--batches", "2")
+         assert.truthy(object.roads["m2n+" .. road])
       end
+      deployment.mix, deployment.road = nil, nil
+      refused(deployment, {}, "transport m2n cannot move it: its source is cut over 2 mesh axes, where one may cut, nor ",
+         " more parameters; transport nccl can, alone or mixed with m2n")
    end)
 
    it("refuses what no staging buffer takes, as the environment has them", function()
-      if gpu.built() then
-         refused(even(), { NCCL_RESHARD_PACK_BUFFSIZES = "4096:2,16k" }, "transport m2n cannot move it: a rank's part of its source has 65536 bytes, "
-            .. "where 16384 are the most (NCCL_RESHARD_PACK_BUFFSIZES), nor ")
-         refused(even({ no_sm = true }), {}, "no_sm (true) and transport m2n do not go together: nccl_m2n's kernels take SMs")
-      end
+      refused(even(), { NCCL_RESHARD_PACK_BUFFSIZES = "4096:2,16k" }, "transport m2n cannot move it: a rank's part of its source has 65536 bytes, "
+         .. "where 16384 are the most (NCCL_RESHARD_PACK_BUFFSIZES), nor ")
+      refused(even({ no_sm = true }), {}, "no_sm (true) and transport m2n do not go together: nccl_m2n's kernels take SMs")
    end)
 
    it("says which library is missing, too old, or one of two", function()
-      if gpu.built() then
-         refused(even(), { SLUICE_M2N_LIBRARY = "/nowhere.so" }, "transport m2n wants NVIDIA's nccl_m2n: SLUICE_M2N_LIBRARY: /nowhere.so: "
-            .. "cannot open shared object file: No such file or directory")
-         refused(even(), { NCCL_ON_CPU_VERSION = "23004" }, "NCCL 2.30.4 (" .. NCCL .. ") must be at least 2.30.5 for nccl_m2n (" .. M2N .. ")")
-         local apart = absolute .. "spec/nccl/libnccl_apart.so"
-         refused(even(), { SLUICE_NCCL_LIBRARY = apart }, "nccl_m2n (" .. M2N .. ") uses the NCCL of " .. NCCL .. ", and this process that of "
-            .. apart .. ": they must be one file; let SLUICE_NCCL_LIBRARY name the first, or load it before the other")
-      end
+      refused(even(), { SLUICE_M2N_LIBRARY = "/nowhere.so" }, "transport m2n wants NVIDIA's nccl_m2n: SLUICE_M2N_LIBRARY: /nowhere.so: "
+         .. "cannot open shared object file: No such file or directory")
+      refused(even(), { NCCL_ON_CPU_VERSION = "23004" }, "NCCL 2.30.4 (" .. NCCL .. ") must be at least 2.30.5 for nccl_m2n (" .. M2N .. ")")
+      local apart = absolute .. "spec/nccl/libnccl_apart.so"
+      refused(even(), { SLUICE_NCCL_LIBRARY = apart }, "nccl_m2n (" .. M2N .. ") uses the NCCL of " .. NCCL .. ", and this process that of "
+         .. apart .. ": they must be one file; let SLUICE_NCCL_LIBRARY name the first, or load it before the other")
    end)
 
    it("finds the library in a Python environment, and NCCL in its package", function()
-      if gpu.built() then
-         local environment = os.tmpname()
-         os.remove(environment)
-         local packages = environment .. "/lib/python3.11/site-packages"
-         local m2n, nccl = packages .. "/nccl/m2n/lib/cu13/", packages .. "/nvidia/nccl/lib/"
-         assert(os.execute(("mkdir -p %s %s && cp %s %s && cp %s %s"):format(m2n, nccl, M2N, m2n, NCCL, nccl)) == 0)
-         local result = run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment })
-         os.execute("rm " .. nccl .. "libnccl.so.2")
-         local without = run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment, LD_LIBRARY_PATH = folder .. "spec/cuda:/nowhere",
-            NCCL_ON_CPU_VERSION = "23004" })
-         os.execute("rm -r " .. environment)
-         assert.equal(0, result.code, result.err)
-         assert.truthy(without.err:find("must be at least 2.30.5 for nccl_m2n (" .. m2n .. "libnccl_m2n.so)", 1, true), without.err)
-      end
+      local environment = os.tmpname()
+      os.remove(environment)
+      local packages = environment .. "/lib/python3.11/site-packages"
+      local m2n, nccl = packages .. "/nccl/m2n/lib/cu13/", packages .. "/nvidia/nccl/lib/"
+      assert(os.execute(("mkdir -p %s %s && cp %s %s && cp %s %s"):format(m2n, nccl, M2N, m2n, NCCL, nccl)) == 0)
+      local result = run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment })
+      os.execute("rm " .. nccl .. "libnccl.so.2")
+      local without = run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment, LD_LIBRARY_PATH = folder .. "spec/cuda:/nowhere",
+         NCCL_ON_CPU_VERSION = "23004" })
+      os.execute("rm -r " .. environment)
+      assert.equal(0, result.code, result.err)
+      assert.truthy(without.err:find("must be at least 2.30.5 for nccl_m2n (" .. m2n .. "libnccl_m2n.so)", 1, true), without.err)
    end)
 
    it("says the call, the parameter, the rank and the library's own words where a call fails; what cannot work fails at init", function()
-      if gpu.built() then
-         refused(even(), { NCCL_RESHARD_COPY_ALGORITHM = "DIRECT" }, "connect: refused", "ncclReshard on rank 0: invalid argument (DIRECT wants GIN, "
-            .. "and there is no network card)")
-         for _, case in ipairs({ { "Init:1", "ncclM2nInit on rank %d: unhandled system error (made to fail)" },
-            { "Reshard:3", "ncclReshard of %S+ on rank %d: internal error (made to fail)" },
-            { "GroupEnd:2", "ncclM2nGroupEnd on rank %d: internal error (made to fail)" } }) do
-            local result = run(even({ grouped = true }), { M2N_ON_CPU_FAIL = case[1] })
-            assert.not_equal(0, result.code)
-            assert.same({}, result.left)
-            assert.truthy(result.err:find((case[2]:gsub("[()]", "%%%0"):gsub("%%d", "%%d+"))), result.err)
-         end
+      refused(even(), { NCCL_RESHARD_COPY_ALGORITHM = "DIRECT" }, "connect: refused", "ncclReshard on rank 0: invalid argument (DIRECT wants GIN, "
+         .. "and there is no network card)")
+      for _, case in ipairs({ { "Init:1", "ncclM2nInit on rank %d: unhandled system error (made to fail)" },
+         { "Reshard:3", "ncclReshard of %S+ on rank %d: internal error (made to fail)" },
+         { "GroupEnd:2", "ncclM2nGroupEnd on rank %d: internal error (made to fail)" } }) do
+         local result = run(even({ grouped = true }), { M2N_ON_CPU_FAIL = case[1] })
+         assert.not_equal(0, result.code)
+         assert.same({}, result.left)
+         assert.truthy(result.err:find((case[2]:gsub("[()]", "%%%0"):gsub("%%d", "%%d+"))), result.err)
       end
    end)
 end)
@@ -163,9 +148,6 @@ end
 
 describe("a pair of ranks by m2n", function()
    it("goes on with its communicator when rules are reloaded, and makes another after a shutdown", function()
-      if not gpu.built() then
-         return
-      end
       local results = couple(function(self, rank, port)
          local wrong, said = {}, nil
          self:init(pair.init_info(port))
@@ -185,9 +167,6 @@ describe("a pair of ranks by m2n", function()
    end)
 
    it("is not made where the library's environment differs, which is named with both values", function()
-      if not gpu.built() then
-         return
-      end
       local results = couple(function(self, rank, port)
          stdlib.setenv("NCCL_RESHARD_NUM_CTAS", rank == 0 and "8" or "16")
          return host.refused(self.init, self, pair.init_info(port))
@@ -199,9 +178,6 @@ describe("a pair of ranks by m2n", function()
    end)
 
    it("comes behind what the host has queued on its stream, and makes no place in a capture", function()
-      if not gpu.built() then
-         return
-      end
       local results = couple(function(self, rank, port)
          local wrong = {}
          self:init(pair.init_info(port))
@@ -231,9 +207,6 @@ describe("a pair of ranks by m2n", function()
    end)
 
    it("ends on both ranks where a call or its device work hangs, or a rank is killed, and can begin again where the library came back", function()
-      if not gpu.built() then
-         return
-      end
       for _, way in ipairs({ "device", "call", "stuck", "kill" }) do
          local gone
          local results = couple(function(self, rank, port)

@@ -1,22 +1,11 @@
 --- The nccl transport end to end, where there is no GPU: its plugin with a driver that processors stand in for
 -- (spec/support/cuda/), real ranks, every byte checked.
 
+local gpu = require "spec.support.gpu"
 local program = require "spec.cli.program"
 
+local on_gpu = gpu.specs(it)
 local folder = program.path:gsub("[^/]*$", "")
-
---- Whether the plugin and the driver were built; else the spec is pending.
-local function built()
-   for _, path in ipairs({ "libsluice_cuda.so", "spec/cuda/libcuda.so.1" }) do
-      local file = io.open(folder .. path)
-      if not file then
-         pending(path .. " was not built: nvcc or nccl.h was not found")
-         return false
-      end
-      file:close()
-   end
-   return true
-end
 
 local function run(deployment, environment, ...)
    deployment.transport = "nccl"
@@ -54,73 +43,57 @@ end
 describe("the nccl transport over the link", function()
    after_each(program.cleanup)
 
-   it("moves shards of rows and of columns into fused tensors of two replicas", function()
-      if built() then
-         local object = verified({ rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }, {},
-            "--batches", "3")
-         assert.equal(0, object.parameters_full)
-      end
+   on_gpu("moves shards of rows and of columns into fused tensors of two replicas", function()
+      local object = verified({ rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }, {},
+         "--batches", "3")
+      assert.equal(0, object.parameters_full)
    end)
 
-   it("moves uneven shards, uneven experts and padded vocabularies between pipelines", function()
-      if built() then
-         verified({ rules = "qwen3_moe", model = experts,
-            trainer = { mesh = { { "pp", 2 }, { "dp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } },
-            worker = { mesh = { { "dp", 1 }, { "tp", 4 } }, expert_mesh = { { "ep", 4 } } } }, {})
-      end
+   on_gpu("moves uneven shards, uneven experts and padded vocabularies between pipelines", function()
+      verified({ rules = "qwen3_moe", model = experts,
+         trainer = { mesh = { { "pp", 2 }, { "dp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } },
+         worker = { mesh = { { "dp", 1 }, { "tp", 4 } }, expert_mesh = { { "ep", 4 } } } }, {})
    end)
 
-   it("stages full parameters in memory of the GPU, and load_weights finds them there", function()
-      if built() then
-         local deployment = { rules = full_mlp() }
-         local object = verified(deployment, {}, "--batches", "2")
-         assert.truthy(object.parameters_full > 0)
-      end
+   on_gpu("stages full parameters in memory of the GPU, and load_weights finds them there", function()
+      local deployment = { rules = full_mlp() }
+      local object = verified(deployment, {}, "--batches", "2")
+      assert.truthy(object.parameters_full > 0)
    end)
 
    local sliced = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 }
 
-   it("carries many small pieces and short rows by the kernel, and all by copy engines when SMs are not to be used", function()
-      if built() then
-         local free, engines = verified(sliced, {}, "--batches", "2"), verified(sliced, {}, "--batches", "2", "--no-sm")
-         assert.truthy(free.sent_by.kernel > 0)
-         assert.same({ kernel = 0, copy_engines = free.sent_by.kernel + free.sent_by.copy_engines }, engines.sent_by)
-         assert.equal(free.bytes_received, 2 * engines.sent_by.copy_engines)
-      end
+   on_gpu("carries many small pieces and short rows by the kernel, and all by copy engines when SMs are not to be used", function()
+      local free, engines = verified(sliced, {}, "--batches", "2"), verified(sliced, {}, "--batches", "2", "--no-sm")
+      assert.truthy(free.sent_by.kernel > 0)
+      assert.same({ kernel = 0, copy_engines = free.sent_by.kernel + free.sent_by.copy_engines }, engines.sent_by)
+      assert.equal(free.bytes_received, 2 * engines.sent_by.copy_engines)
    end)
 
-   it("leaves all to copy engines on a GPU that the kernels are not compiled for", function()
-      if built() then
-         local object = verified(sliced, { SLUICE_CUDA_ON_CPU_OLD = "1" })
-         assert.equal(0, object.sent_by.kernel)
-      end
+   on_gpu("leaves all to copy engines on a GPU that the kernels are not compiled for", function()
+      local object = verified(sliced, { SLUICE_CUDA_ON_CPU_OLD = "1" })
+      assert.equal(0, object.sent_by.kernel)
    end)
 
-   it("does the same one copy at a time with a driver that knows no batches", function()
-      if built() then
-         verified({ rules = "llama", trainer = { mesh = { { "tp", 2 } } } }, { SLUICE_CUDA_ON_CPU_VERSION = "12000" })
-      end
+   on_gpu("does the same one copy at a time with a driver that knows no batches", function()
+      verified({ rules = "llama", trainer = { mesh = { { "tp", 2 } } } }, { SLUICE_CUDA_ON_CPU_VERSION = "12000" })
    end)
 
-   it("replays what was recorded: in batches, with full parameters beside, and as a graph where the driver knows no batches", function()
-      if built() then
-         local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }
-         verified(deployment, {}, "--replay", "--batches", "3")
-         verified(deployment, { SLUICE_CUDA_ON_CPU_VERSION = "12000" }, "--replay")
-         verified({ rules = full_mlp(), updates = 2 }, {}, "--replay", "--batches", "2")
-      end
+   on_gpu("replays what was recorded: in batches, with full parameters beside, and as a graph where the driver knows no batches", function()
+      local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }
+      verified(deployment, {}, "--replay", "--batches", "3")
+      verified(deployment, { SLUICE_CUDA_ON_CPU_VERSION = "12000" }, "--replay")
+      verified({ rules = full_mlp(), updates = 2 }, {}, "--replay", "--batches", "2")
    end)
 
-   it("says that it wants a driver where there is none", function()
-      if built() then
-         local result = run({}, { LD_LIBRARY_PATH = false })
-         assert.equal(2, result.code)
-         if result.err:find("libcuda.so.1", 1, true) then
-            local said = "transport nccl wants an NVIDIA driver: libcuda.so.1: cannot open shared object file"
-            assert.truthy(result.err:find(said, 1, true), result.err)
-         else
-            pending("this machine has a driver")
-         end
+   on_gpu("says that it wants a driver where there is none", function()
+      local result = run({}, { LD_LIBRARY_PATH = false })
+      assert.equal(2, result.code)
+      if result.err:find("libcuda.so.1", 1, true) then
+         local said = "transport nccl wants an NVIDIA driver: libcuda.so.1: cannot open shared object file"
+         assert.truthy(result.err:find(said, 1, true), result.err)
+      else
+         pending("this machine has a driver")
       end
    end)
 
@@ -132,11 +105,9 @@ describe("the nccl transport over the link", function()
          .. "/nowhere.so: cannot open shared object file", 1, true), result.err)
    end)
 
-   it("refuses a road of the host transport", function()
-      if built() then
-         local result = run({}, {}, "--road", "pull")
-         assert.equal(2, result.code)
-         assert.truthy(result.err:find('road ("pull") must be one of link and wire', 1, true), result.err)
-      end
+   on_gpu("refuses a road of the host transport", function()
+      local result = run({}, {}, "--road", "pull")
+      assert.equal(2, result.code)
+      assert.truthy(result.err:find('road ("pull") must be one of link and wire', 1, true), result.err)
    end)
 end)

@@ -8,6 +8,7 @@ local program = require "spec.cli.program"
 local stdlib = require "posix.stdlib"
 local unistd = require "posix.unistd"
 
+local it = gpu.specs(it)
 local folder = program.path:gsub("[^/]*$", "")
 local NCCL = folder .. "spec/nccl/libnccl.so.2"
 
@@ -55,88 +56,70 @@ describe("the nccl transport by wire", function()
    after_each(program.cleanup)
 
    it("moves shards of rows and of columns into fused tensors, in turns of any size", function()
-      if gpu.built() then
-         for _, bytes in ipairs({ "4096", "10000", "1000000" }) do
-            local object = by_wire({ rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 },
-               { SLUICE_WIRE_BYTES = bytes }, "--batches", "3")
-            assert.equal(0, object.parameters_full)
-         end
+      for _, bytes in ipairs({ "4096", "10000", "1000000" }) do
+         local object = by_wire({ rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 },
+            { SLUICE_WIRE_BYTES = bytes }, "--batches", "3")
+         assert.equal(0, object.parameters_full)
       end
    end)
 
    it("moves uneven experts and padded vocabularies between pipelines", function()
-      if gpu.built() then
-         by_wire({ rules = "qwen3_moe", trainer = { mesh = { { "pp", 2 }, { "dp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } },
-            worker = { mesh = { { "dp", 1 }, { "tp", 4 } }, expert_mesh = { { "ep", 4 } } },
-            model = { family = "qwen3_moe", config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128,
-               num_attention_heads = 8, num_key_value_heads = 2, head_dim = 16, vocab_size = 1000, num_experts = 6,
-               moe_intermediate_size = 32 } } }, { SLUICE_WIRE_BYTES = "20000" })
-      end
+      by_wire({ rules = "qwen3_moe", trainer = { mesh = { { "pp", 2 }, { "dp", 2 } }, expert_mesh = { { "pp", 2 }, { "ep", 2 } } },
+         worker = { mesh = { { "dp", 1 }, { "tp", 4 } }, expert_mesh = { { "ep", 4 } } },
+         model = { family = "qwen3_moe", config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128,
+            num_attention_heads = 8, num_key_value_heads = 2, head_dim = 16, vocab_size = 1000, num_experts = 6,
+            moe_intermediate_size = 32 } } }, { SLUICE_WIRE_BYTES = "20000" })
    end)
 
    it("fills staging slots, and load_weights finds the tensors there", function()
-      if gpu.built() then
-         local object = by_wire({ rules = full_mlp() }, { SLUICE_WIRE_BYTES = "4096" }, "--batches", "2")
-         assert.truthy(object.parameters_full > 0)
-      end
+      local object = by_wire({ rules = full_mlp() }, { SLUICE_WIRE_BYTES = "4096" }, "--batches", "2")
+      assert.truthy(object.parameters_full > 0)
    end)
 
    it("moves what was recorded once and is replayed, beside the link too", function()
-      if gpu.built() then
-         local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }
-         by_wire(deployment, { SLUICE_WIRE_BYTES = "10000" }, "--replay", "--batches", "2")
-      end
+      local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }
+      by_wire(deployment, { SLUICE_WIRE_BYTES = "10000" }, "--replay", "--batches", "2")
    end)
 
    it("packs and unpacks by copy engines where the GPU has no kernel, and by single copies with an old driver", function()
-      if gpu.built() then
-         for _, environment in ipairs({ { SLUICE_CUDA_ON_CPU_OLD = "1" }, { SLUICE_CUDA_ON_CPU_OLD = "1", SLUICE_CUDA_ON_CPU_VERSION = "12000" } }) do
-            environment.SLUICE_WIRE_BYTES = "20000"
-            by_wire({ rules = "llama", trainer = { mesh = { { "tp", 2 } } } }, environment)
-         end
+      for _, environment in ipairs({ { SLUICE_CUDA_ON_CPU_OLD = "1" }, { SLUICE_CUDA_ON_CPU_OLD = "1", SLUICE_CUDA_ON_CPU_VERSION = "12000" } }) do
+         environment.SLUICE_WIRE_BYTES = "20000"
+         by_wire({ rules = "llama", trainer = { mesh = { { "tp", 2 } } } }, environment)
       end
    end)
 
    it("takes over for the pairs whose link cannot be made, whichever end finds that", function()
-      if gpu.built() then
-         for _, bytes in ipairs({ "0", "5000" }) do -- a trainer's words cannot be mapped, or only a worker's tensors
-            local object = verified({ rules = full_mlp(), trainer = { mesh = { { "fsdp", 4 } } }, worker = { mesh = { { "tp", 2 } } } },
-               { SLUICE_CUDA_ON_CPU_APART = bytes })
-            assert.same({ link = 1, wire = 3 }, object.roads) -- the last trainer is on the workers' GPU
-         end
+      for _, bytes in ipairs({ "0", "5000" }) do -- a trainer's words cannot be mapped, or only a worker's tensors
+         local object = verified({ rules = full_mlp(), trainer = { mesh = { { "fsdp", 4 } } }, worker = { mesh = { { "tp", 2 } } } },
+            { SLUICE_CUDA_ON_CPU_APART = bytes })
+         assert.same({ link = 1, wire = 3 }, object.roads) -- the last trainer is on the workers' GPU
       end
    end)
 
    it("wants no NCCL where every pair is linked", function()
-      if gpu.built() then
-         local object = verified({ rules = "llama" }, { SLUICE_NCCL_LIBRARY = "/nowhere/libnccl.so.2" })
-         assert.same({ link = object.roads.link }, object.roads)
-      end
+      local object = verified({ rules = "llama" }, { SLUICE_NCCL_LIBRARY = "/nowhere/libnccl.so.2" })
+      assert.same({ link = object.roads.link }, object.roads)
    end)
 
    it("says which NCCL is missing, too old, or not made for the ranks, and what is no number of bytes", function()
-      if gpu.built() then
-         refused({}, { SLUICE_NCCL_LIBRARY = "/nowhere/libnccl.so.2" },
-            "peers that are not on one NVLink domain want NCCL: this process has none, and SLUICE_NCCL_LIBRARY: /nowhere/libnccl.so.2: "
-            .. "cannot open shared object file: No such file or directory")
-         refused({}, { NCCL_ON_CPU_VERSION = "21701" }, "NCCL 2.17.1 (" .. NCCL .. ") must be of version 2, and at least 2.18")
-         refused({ trainer = { mesh = { { "fsdp", 2 } } } }, { NCCL_ON_CPU_VERSION = "22809" },
-            "ranks 0 and 1 are on one GPU, and NCCL 2.28.9 wants one for each rank of a communicator: from 2.30 on it takes several, "
-            .. "with NCCL_MULTI_RANK_GPU_ENABLE=1")
-         refused({}, { SLUICE_WIRE_BYTES = "12k" }, "SLUICE_WIRE_BYTES (12k) must be a number of bytes, 4096 to 1099511627776")
-      end
+      refused({}, { SLUICE_NCCL_LIBRARY = "/nowhere/libnccl.so.2" },
+         "peers that are not on one NVLink domain want NCCL: this process has none, and SLUICE_NCCL_LIBRARY: /nowhere/libnccl.so.2: "
+         .. "cannot open shared object file: No such file or directory")
+      refused({}, { NCCL_ON_CPU_VERSION = "21701" }, "NCCL 2.17.1 (" .. NCCL .. ") must be of version 2, and at least 2.18")
+      refused({ trainer = { mesh = { { "fsdp", 2 } } } }, { NCCL_ON_CPU_VERSION = "22809" },
+         "ranks 0 and 1 are on one GPU, and NCCL 2.28.9 wants one for each rank of a communicator: from 2.30 on it takes several, "
+         .. "with NCCL_MULTI_RANK_GPU_ENABLE=1")
+      refused({}, { SLUICE_WIRE_BYTES = "12k" }, "SLUICE_WIRE_BYTES (12k) must be a number of bytes, 4096 to 1099511627776")
    end)
 
    it("says the call, the rank and NCCL's own words where NCCL fails", function()
-      if gpu.built() then
-         for _, case in ipairs({ { "CommInitRankConfig:1", "ncclCommInitRankConfig on rank %d: unhandled system error (made to fail)" },
-            { "GroupEnd:2", "ncclGroupEnd on rank %d: unhandled cuda error (made to fail, or the stream does not take it)" },
-            { "Recv:5", "ncclRecv on rank %d: unhandled system error (made to fail)" } }) do
-            local result = run({ rules = "llama", road = "wire" }, { NCCL_ON_CPU_FAIL = case[1] })
-            assert.not_equal(0, result.code)
-            assert.same({}, result.left)
-            assert.truthy(result.err:find((case[2]:gsub("%%d", "%%d+"):gsub("[()]", "%%%0"))), result.err)
-         end
+      for _, case in ipairs({ { "CommInitRankConfig:1", "ncclCommInitRankConfig on rank %d: unhandled system error (made to fail)" },
+         { "GroupEnd:2", "ncclGroupEnd on rank %d: unhandled cuda error (made to fail, or the stream does not take it)" },
+         { "Recv:5", "ncclRecv on rank %d: unhandled system error (made to fail)" } }) do
+         local result = run({ rules = "llama", road = "wire" }, { NCCL_ON_CPU_FAIL = case[1] })
+         assert.not_equal(0, result.code)
+         assert.same({}, result.left)
+         assert.truthy(result.err:find((case[2]:gsub("%%d", "%%d+"):gsub("[()]", "%%%0"))), result.err)
       end
    end)
 end)
@@ -152,9 +135,6 @@ end
 
 describe("a communicator", function()
    it("is named in the plan, and made anew for other rules", function()
-      if not gpu.built() then
-         return
-      end
       local results = couple(function(self, rank, port)
          local wrong, said = {}, {}
          self:init(pair.init_info(port))
@@ -175,9 +155,6 @@ describe("a communicator", function()
    end)
 
    it("takes the id of init info, once", function()
-      if not gpu.built() then
-         return
-      end
       math.randomseed(unistd.getpid() * 1000 + os.time() % 1000)
       local id = {} -- a fresh one, as NCCL makes them: members find each other by it
       for i = 1, 170 do
@@ -198,9 +175,6 @@ describe("a communicator", function()
    end)
 
    it("is not made where environments differ, which are named with both values", function()
-      if not gpu.built() then
-         return
-      end
       local results = couple(function(self, rank, port)
          stdlib.setenv("NCCL_PROTO", rank == 0 and "Simple" or "LL128")
          return host.refused(self.init, self, pair.init_info(port))
@@ -212,9 +186,6 @@ describe("a communicator", function()
    end)
 
    it("is not made of ranks with two versions of NCCL", function()
-      if not gpu.built() then
-         return
-      end
       local results = couple(function(self, rank, port)
          stdlib.setenv("NCCL_ON_CPU_VERSION", rank == 0 and "23007" or "23100")
          return host.refused(self.init, self, pair.init_info(port))
