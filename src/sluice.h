@@ -55,6 +55,8 @@
  * other releases only add. So that they can, structs that a host gives begin with their size, as the initialisers say it:
  * a struct of an older header works and means what it meant; one of a newer header works as long as what this library does
  * not know is 0. A member that is added later means with 0 what was before it was there. Members called `reserved` must be 0.
+ *
+ * Pages that are named here as lua/NAME.md are in share/doc/sluice of an installation.
  */
 #ifndef SLUICE_H
 #define SLUICE_H
@@ -345,8 +347,9 @@ SLUICE_API sluice_status sluice_refuse_attach(sluice_engine *engine, sluice_erro
 
 /*
  * Fills in `source_digest` of an init info (JSON, either schema; any digest present is replaced). *sealed is a new
- * terminated string, released with sluice_free. This is what a trainer sends to every worker. Needs no engine, and any thread
- * may call it. Errors: INVALID (what is wrong with the text, with its path).
+ * terminated string, released with sluice_free. This is what a trainer sends to every worker: where rank 0 listens, how many
+ * ranks there are, and each parameter with its layout, as lua/INIT_INFO.md says. Needs no engine, and any thread may call it.
+ * Errors: INVALID (what is wrong with the text, with its path).
  */
 SLUICE_API sluice_status sluice_seal_init_info(const char *json, size_t length, char **sealed, sluice_error *error);
 
@@ -442,9 +445,9 @@ SLUICE_API sluice_status sluice_record(sluice_engine *engine, const char *const 
                                        sluice_error *error);
 
 /*
- * Replays a recording: sluice_replay is sluice_update of that list, in every respect: what it moves, what it returns, what it refuses, what comes
- * of a failure. On other ranks it may as well be sluice_update of the same names in the same order, or their own recording of
- * them; a rank whose list is another one is refused as there. Beyond that, refused at once and told to the others:
+ * Replays a recording, which is sluice_update of that list in every respect: what it moves, what it returns, what it refuses,
+ * what comes of a failure. On other ranks it may as well be sluice_update of the same names in the same order, or their own
+ * recording of them; a rank whose list is another one is refused as there. Beyond that, refused at once and told to the others:
  *   INVALID  a number that is no recording of this engine (any more)
  *   STATE    sluice_reload_rules made another plan since; a source was registered anew, at another address: record again
  * A live tensor of a GPU whose memory was freed since init is found, and refused (STATE), by both.
