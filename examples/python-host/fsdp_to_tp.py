@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import argparse
 import logging
-import multiprocessing
 import socket
 import tempfile
-from multiprocessing.connection import wait
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from models import Config, ServedModel, Tp, TrainedModel
+from processes import CONTEXT, run
 from sluice import Mesh, names
 from sluice.torch import Engine, WeightSource
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -145,22 +144,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3)
     options = parser.parse_args()
-    context = multiprocessing.get_context("forkserver")  # so that torch is imported once
-    context.set_forkserver_preload(["fsdp_to_tp"])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        told = [context.SimpleQueue() for _ in range(SERVERS)]
-        ranks = [context.Process(target=train, args=(rank, folder, options.steps, told)) for rank in range(FSDP * TP)]
-        ranks += [context.Process(target=serve, args=(rank, folder, options.steps, told[rank])) for rank in range(SERVERS)]
-        for process in ranks:
-            process.start()
-        while running := [process for process in ranks if process.exitcode is None]:
-            wait([process.sentinel for process in running])
-            if any(process.exitcode for process in ranks):  # the others may wait for it
-                for process in running:
-                    process.terminate()
-    if any(process.exitcode for process in ranks):
-        raise SystemExit(f"exit codes: {[process.exitcode for process in ranks]}")
+        told = [CONTEXT.SimpleQueue() for _ in range(SERVERS)]
+        trainers = [(train, (rank, folder, options.steps, told)) for rank in range(FSDP * TP)]
+        servers = [(serve, (rank, folder, options.steps, told[rank])) for rank in range(SERVERS)]
+        run(["torch.distributed.fsdp", "torch.distributed.tensor.parallel"], [*trainers, *servers])
 
 
 if __name__ == "__main__":

@@ -178,6 +178,8 @@ def hint(ctype: str) -> str:
 def option(ctype: str) -> str:
     if ctype == "c_char_p":
         return "str | os.PathLike[str] | None"
+    if ctype == "c_void_p":
+        return "Any"
     return "Timeouts" if ctype == "sluice_timeouts" else hint(ctype)
 
 

@@ -237,7 +237,7 @@ class Options(TypedDict, total=False):
     key_file: str | os.PathLike[str] | None
     key_fd: int
     insecure_control: bool
-    stream: int | None
+    stream: Any
     no_sm: int
     mix: int
     grouped: int

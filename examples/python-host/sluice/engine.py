@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int64, c_uint64, c_void_p, sizeof
 from typing import Any, Generic, Self, TypeVar, Unpack
@@ -77,8 +77,14 @@ def take_text(call: Callable[..., int], *arguments: Any) -> str:
         library().sluice_free(out)
 
 
+def c_names(names: Sequence[str]) -> ctypes.Array[c_char_p]:
+    if isinstance(names, str):
+        raise TypeError(f"names must be a list or tuple of names, not the text {names!r}")
+    return _c_names(tuple(names))
+
+
 @functools.lru_cache(maxsize=8)
-def c_names(names: tuple[str, ...]) -> ctypes.Array[c_char_p]:
+def _c_names(names: tuple[str, ...]) -> ctypes.Array[c_char_p]:
     return (c_char_p * len(names))(*map(text, names))
 
 
@@ -131,6 +137,7 @@ class _Host(Generic[T]):
     def __init__(self, lend: Callable[[Memory], T]) -> None:
         self.lend = lend
         self.raised: BaseException | None = None
+        self.cancel: Callable[[], Callable[[], None] | None] = lambda: None  # a weak reference to the engine's
 
     def fail(self, error: Any, raised: BaseException) -> int:
         self.raised = raised
@@ -162,19 +169,28 @@ class _Host(Generic[T]):
 
         return called
 
-    @staticmethod
-    def progress(call: Callable[[bindings.sluice_progress], object]) -> Callable[..., None]:
+    def progress(self, call: Callable[[bindings.sluice_progress], object]) -> Callable[..., None]:
         def called(_user: int, progress: Any) -> None:
             try:
                 call(progress.contents)
             except Exception:
                 log.exception("progress failed")
+            except BaseException as raised:
+                self.interrupt(raised)
 
         return called
 
-    @staticmethod
-    def write_log(_user: int, level: int, message: bytes) -> None:
-        log.log(LOG_LEVELS[level], "%s", message.decode(errors="replace"))
+    def write_log(self, _user: int, level: int, message: bytes) -> None:
+        try:
+            log.log(LOG_LEVELS[level], "%s", message.decode(errors="replace"))
+        except BaseException as raised:
+            self.interrupt(raised)
+
+    def interrupt(self, raised: BaseException) -> None:
+        """Where C asks for no status: the call under way is cancelled, and raises this."""
+        self.raised = raised
+        if (cancel := self.cancel()) is not None:
+            cancel()
 
 
 class _Handle:
@@ -223,6 +239,8 @@ class Engine(Generic[T]):
     ) -> None:
         self.rank = rank
         self._host = host = _Host(self._lend)
+        host.cancel = weakref.WeakMethod(self.cancel)
+        self._open: _Handle | None = None
         given = bindings.new_sluice_options()
         given.rank = rank
         for name, value in options.items():
@@ -242,7 +260,7 @@ class Engine(Generic[T]):
         ):
             if function is not None:
                 setattr(given.callbacks, name, type(getattr(given.callbacks, name))(function))
-        self._open: _Handle | None = _Handle(given)
+        self._open = _Handle(given)
 
     # What a tensor of the host is: Memory here, torch.Tensor in sluice.torch.
 
@@ -271,6 +289,8 @@ class Engine(Generic[T]):
             if not isinstance(raised, Exception):  # KeyboardInterrupt, SystemExit
                 raise raised from error
             raise error from raised
+        if self._host.raised is not None:
+            raise self._host.raised
 
     # ---- the life of an engine ----
 
@@ -408,14 +428,14 @@ class Engine(Generic[T]):
     def start_update(self, partial: bool = False) -> None:
         self._call(library().sluice_start_update, partial)
 
-    def update(self, names: tuple[str, ...] | list[str]) -> None:
+    def update(self, names: Sequence[str]) -> None:
         """Moves these parameters, in this order. When it returns, live tensors hold the new values, and sources may change."""
-        self._call(library().sluice_update, c_names(tuple(names)), len(names))
+        self._call(library().sluice_update, c_names(names), len(names))
 
-    def record(self, names: tuple[str, ...] | list[str]) -> int:
+    def record(self, names: Sequence[str]) -> int:
         """Prepares `update` of these names, for `replay`, any number of times; forgotten at shutdown."""
         recording = c_uint64()
-        self._call(library().sluice_record, c_names(tuple(names)), len(names), byref(recording))
+        self._call(library().sluice_record, c_names(names), len(names), byref(recording))
         return recording.value
 
     def replay(self, recording: int) -> None:

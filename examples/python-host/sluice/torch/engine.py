@@ -11,11 +11,13 @@ from .. import engine
 from ..bindings import Options, sluice_progress
 from ..memory import Memory
 from .live import live_tensors
-from .tensors import memory_of, tensor_of
+from .tensors import gpu_tensor_of, memory_of, stream_of, tensor_of
 
 
 class Engine(engine.Engine[torch.Tensor]):
-    __doc__ = engine.Engine.__doc__
+    __doc__ = (engine.Engine.__doc__ or "") + """
+    stream may be a torch.cuda.Stream: stream=torch.cuda.current_stream() orders updates with what the model computes.
+    """
 
     def __init__(
         self,
@@ -27,8 +29,9 @@ class Engine(engine.Engine[torch.Tensor]):
         progress: Callable[[sluice_progress], object] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        if load_weights is not None and options.get("transport") not in (None, "host"):
-            raise ValueError(f"load_weights is only for the host transport yet, not for {options['transport']!r}")
+        self._lend = tensor_of if options.get("transport") in (None, "host") else gpu_tensor_of  # type: ignore[method-assign]
+        if (stream := options.get("stream")) is not None:
+            options["stream"] = stream_of(stream)
         self._registered: dict[str, tuple[torch.Tensor, int]] = {}
         super().__init__(
             rank, load_weights=load_weights, reload_begin=reload_begin, reload_end=reload_end, progress=progress, **options
@@ -37,10 +40,6 @@ class Engine(engine.Engine[torch.Tensor]):
     @staticmethod
     def _memory(tensor: torch.Tensor) -> Memory:
         return memory_of(tensor)
-
-    @staticmethod
-    def _lend(memory: Memory) -> torch.Tensor:
-        return tensor_of(memory)
 
     def register_live(self, name: str, tensor: torch.Tensor, attributes: Mapping[str, Any] | None = None) -> None:
         super().register_live(name, tensor, attributes)

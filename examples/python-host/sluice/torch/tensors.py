@@ -31,5 +31,31 @@ def memory_of(tensor: torch.Tensor) -> Memory:
 def tensor_of(memory: Memory) -> torch.Tensor:
     """A tensor over memory of the CPU that somebody else keeps."""
     held = (ctypes.c_char * memory.nbytes).from_address(memory.address)
+    return typed(torch.frombuffer(held, dtype=torch.uint8), memory)
+
+
+class _OnGpu:
+    """Bytes of a GPU as CUDA's Python packages hand them to each other."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (memory.nbytes,), "typestr": "|u1", "data": (memory.address, False), "version": 3,
+        }
+
+
+def gpu_tensor_of(memory: Memory) -> torch.Tensor:
+    """A tensor over memory of the GPU at whose address it is."""
+    return typed(torch.as_tensor(_OnGpu(memory)), memory)
+
+
+def typed(raw: torch.Tensor, memory: Memory) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, memory.dtype)
-    return torch.frombuffer(held, dtype=torch.uint8).view(dtype).view(memory.shape)
+    return raw.view(dtype).view(memory.shape)
+
+
+def stream_of(stream: object) -> int:
+    """The handle of a torch.cuda.Stream, or a handle; PyTorch's default stream is 0 to PyTorch and 1 to CUDA, where 0 is none."""
+    handle = getattr(stream, "cuda_stream", stream)
+    if not isinstance(handle, int):
+        raise TypeError(f"stream must be a torch.cuda.Stream or a handle, not {type(stream).__name__}")
+    return handle or 1

@@ -150,6 +150,21 @@ def test_what_ends_a_program_passes_through_a_callback() -> None:
         assert "reload_begin failed: KeyboardInterrupt" in str(told)
 
 
+def test_what_ends_a_program_passes_through_progress_and_cancels_the_engine() -> None:
+    def progress(now: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with World(progress=progress) as world:
+        world.announce(w=floats(1))
+        world.worker.register_live("w", floats(0), REPLICATED)
+        world.init()
+        told, own = world.update()
+        assert isinstance(own, KeyboardInterrupt) and isinstance(told, SluiceError)
+        with pytest.raises(SluiceError) as later:
+            world.worker.start_update()
+        assert later.value.status in (Status.CANCELLED, Status.STATE)
+
+
 def test_cancel_from_another_thread_ends_a_call() -> None:
     with World() as world:
         world.announce(w=floats(1))
@@ -270,3 +285,5 @@ def test_what_c_could_not_be_told_is_refused() -> None:
             Engine(0, timeout=3)  # type: ignore[call-arg]
         with pytest.raises(SluiceError, match="rank"):
             Engine(-1)
+        with pytest.raises(TypeError, match="names must be a list or tuple of names, not the text 'w'"):
+            engine.update("w")

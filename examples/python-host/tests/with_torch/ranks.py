@@ -62,7 +62,7 @@ def _enter(call: Callable[[Rank], Any], rank: Rank, results: Queue[tuple[int, An
 def run(trainer: Callable[[Rank], Any], worker: Callable[[Rank], Any], trainers: int, folder: Path, killed: Sequence[int] = ()) -> Any:
     """What each rank returned, or the text of what it raised; None of those that were killed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ranks", "torch.distributed.fsdp"])
+    context.set_forkserver_preload(["torch.distributed.fsdp"])
     info, results = context.SimpleQueue(), context.Queue()
     calls = [trainer] * trainers + [worker]
     processes = [

@@ -12,7 +12,7 @@ from models import Config, ServedModel, Tp, TrainedModel
 from sluice import Mesh
 from sluice.torch import WeightSource
 from sluice.torch.live import live_tensors
-from sluice.torch.tensors import memory_of, tensor_of
+from sluice.torch.tensors import memory_of, stream_of, tensor_of
 from torch import nn
 from world import World
 
@@ -191,6 +191,10 @@ def test_names_can_be_changed_and_left_out() -> None:
         WeightSource(TrainedModel(Config()), rename=lambda name: "x")
 
 
-def test_load_weights_is_for_the_host_transport_yet() -> None:
-    with pytest.raises(ValueError, match="load_weights is only for the host transport yet, not for 'nccl'"):
-        Torch(1, transport="nccl", load_weights=lambda weights: None)
+def test_a_stream_is_given_as_pytorch_has_it() -> None:
+    class Default:
+        cuda_stream = 0
+
+    assert stream_of(Default()) == 1 and stream_of(94_000_000) == 94_000_000
+    with pytest.raises(TypeError, match="stream must be a torch.cuda.Stream or a handle, not str"):
+        Torch(1, transport="nccl", stream="0")
