@@ -202,6 +202,12 @@ local function nccl(facts)
    return good("NCCL", ("%s, %s"):format(nccl_version(found.version), found.file))
 end
 
+local function m2n(facts)
+   local found = facts.m2n
+   return found.found and good("nccl_m2n", found.found) or note("nccl_m2n", found.missing, found.named and "name a file that is there" or "only "
+      .. "transport m2n wants it: pip install nccl-extensions[cu13], or name the file with SLUICE_M2N_LIBRARY")
+end
+
 -- ---- libraries of this program ----
 
 local function openssl(facts)
@@ -214,7 +220,8 @@ local function luajit(facts)
 end
 
 local questions = {
-   system, memory, files, locked, shared, reading, loopback, addresses, port, cards, driver, gpus, links, plugin, nccl, openssl, luajit,
+   system, memory, files, locked, shared, reading, loopback, addresses, port, cards, driver, gpus, links, plugin, nccl, m2n, openssl,
+   luajit,
 }
 
 --- What facts come to.

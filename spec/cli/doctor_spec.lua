@@ -16,6 +16,7 @@ local function machine(changes)
       addresses = { { "eth0", "192.0.2.7" } }, port_range = { 32768, 60999 }, cards = { { name = "mlx5_0", rate = "400 Gb/sec" } },
       driver = { file = "/usr/lib/libcuda.so.1", status = 0, version = 13000, gpus = { gpu, gpu } }, driver_release = "580.95.05",
       plugin = { cuda = 13000, nccl = 22809, gpus = 2 }, nccl = { file = "/usr/lib/libnccl.so.2", version = 22809 },
+      m2n = { found = "/usr/lib/libnccl_m2n.so, with NCCL 2.30.7, /usr/lib/libnccl.so.2" },
       openssl = "OpenSSL 3.0.17", openssl_number = 0x300000f0, lua = "LuaJIT 2.1.0",
    }
    for key, value in pairs(changes or {}) do
@@ -45,7 +46,7 @@ describe("sluice doctor", function()
          names[i] = finding.what
       end
       assert.same({ "system", "memory", "open files", "locked memory", "shared memory", "reading processes", "loopback", "addresses",
-         "ports", "network cards", "GPU driver", "GPUs", "links", "libsluice_cuda", "NCCL", "OpenSSL", "LuaJIT" }, names)
+         "ports", "network cards", "GPU driver", "GPUs", "links", "libsluice_cuda", "NCCL", "nccl_m2n", "OpenSSL", "LuaJIT" }, names)
       assert.equal("driver 580.95.05, CUDA 13.0 (/usr/lib/libcuda.so.1)", of("GPU driver").found)
       assert.equal("2 of NVIDIA H200, 150.00 GB", of("GPUs").found)
       assert.equal("1 of 1 pairs of GPUs reach each other's memory", of("links").found)
@@ -78,7 +79,7 @@ describe("sluice doctor", function()
          { "links", { driver = { status = 0, version = 13000, gpus = { { peers = 0 }, { peers = 0 } } } } },
          { "libsluice_cuda", { plugin = { missing = "not found" } } },
          { "libsluice_cuda", { plugin = { cuda = 13000, nccl = 22809, gpus = 0 } } },
-         { "NCCL", { nccl = { named = "/x.so", missing = "no file" } } },
+         { "NCCL", { nccl = { named = "/x.so", missing = "no file" } } }, { "nccl_m2n", { m2n = { missing = "no file" } } },
       }
       for _, case in ipairs(cases) do
          local finding, works = of(case[1], case[2])

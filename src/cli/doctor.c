@@ -8,9 +8,11 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,8 +26,8 @@
 
 #include "base/available.h"
 #include "base/digest.h"
+#include "transport/m2n_find.h"
 #include "transport/nccl/plugin.h"
-#include "transport/nccl_find.h"
 
 static void set_number(lua_State *L, const char *key, double value)
 {
@@ -282,6 +284,42 @@ static void set_nccl(lua_State *L)
     lua_setfield(L, -2, "nccl");
 }
 
+/*
+ * m2n: the one that transport m2n would take: { found, named }, or { missing, named }. In a process of its own: it may bring an
+ * NCCL along that transport nccl would not take.
+ */
+static void set_m2n(lua_State *L)
+{
+    const char *named = getenv("SLUICE_M2N_LIBRARY");
+    char text[SLUICE_ERROR_TEXT + 1] = "";
+    int ends[2], status = 0;
+    size_t got = 0;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return;
+    pid_t child = fork();
+    if (child == 0) {
+        slc_m2n_file file;
+        sluice_error error = SLUICE_ERROR_INIT;
+        bool good = slc_m2n_find(NULL, &file, &error) == SLUICE_OK;
+        char version[32];
+        slc_nccl_version_text(file.nccl.version, version, sizeof version);
+        int length = good ? snprintf(text, sizeof text, "%s, with NCCL %s, %s", file.path, version, file.nccl.path)
+                          : snprintf(text, sizeof text, "%s", error.text);
+        _exit(write(ends[1], text, (size_t)length) == length && good ? 0 : 1);
+    }
+    close(ends[1]);
+    for (ssize_t more; got < sizeof text - 1 && (more = read(ends[0], text + got, sizeof text - 1 - got)) > 0;)
+        got += (size_t)more;
+    close(ends[0]);
+    text[got] = '\0';
+    bool good = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    lua_newtable(L);
+    if (named != NULL)
+        set_text(L, "named", named);
+    set_text(L, good ? "found" : "missing", got > 0 ? text : "looking for it ended the process that did");
+    lua_setfield(L, -2, "m2n");
+}
+
 /* folder(path) -> the names in it, without those that begin with a dot; nothing where it cannot be read */
 int slc_native_folder(lua_State *L)
 {
@@ -305,6 +343,7 @@ int slc_native_facts(lua_State *L)
 {
     int port = luaL_optint(L, 1, 0);
     lua_newtable(L);
+    set_m2n(L); /* before this process opens anything */
     set_system(L);
     set_text(L, "memfd", try_memfd());
     int said = try_read();

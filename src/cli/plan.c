@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "cli/planning.h"
 #include "plan/program.h"
+#include "transport/m2n/calls.h"
 
 typedef enum { STEP_INIT_INFO, STEP_LIVE, STEP_RESOLVE, STEP_CHECK, STEP_COMPILE, STEPS } step;
 
@@ -54,6 +55,47 @@ static void push_mode(lua_State *L, const char *key, size_t parameters, int64_t 
     set_number(L, "parameters", (double)parameters);
     set_number(L, "bytes", (double)bytes);
     lua_setfield(L, -2, key);
+}
+
+/* Why a parameter is none of nccl_m2n's. */
+static void reason_of(const slc_plan *plan, size_t index, sluice_error *error)
+{
+    const slc_param *param = slc_plan_at(plan, index);
+    size_t targets = param->mode == SLC_MODE_DIRECT ? param->ntargets : 1;
+    slc_m2n_call call;
+    for (size_t t = 0; t < targets; t++)
+        if ((param->mode != SLC_MODE_DIRECT || param->target[t].pad != SLC_PAD_CLEAR) &&
+            slc_m2n_express(plan, index, (uint32_t)t, slc_m2n_staging(), &call, error) != SLUICE_OK)
+            return;
+}
+
+/* m2n: { reshards, mix, elsewhere = how many parameters it cannot move, reasons = the first of them }, for that transport. */
+static void push_m2n(lua_State *L, const planning *p, const slc_job *job)
+{
+    enum { MOST = 100 };
+    const slc_plan *plan = p->base.plan;
+    slc_m2n_calls calls;
+    int listed = 0;
+    if (job->transport == NULL || strcmp(job->transport, "m2n") != 0 ||
+        slc_m2n_calls_make(plan, true, slc_m2n_staging(), &calls, NULL) != SLUICE_OK)
+        return;
+    lua_createtable(L, 0, 4);
+    set_number(L, "reshards", (double)calls.count);
+    set_number(L, "elsewhere", (double)calls.elsewhere);
+    lua_pushboolean(L, job->mix);
+    lua_setfield(L, -2, "mix");
+    lua_newtable(L);
+    for (size_t i = 0; i < slc_plan_count(plan) && listed < MOST; i++) {
+        sluice_error error = SLUICE_ERROR_INIT;
+        if (!slc_m2n_elsewhere(plan, &calls, i))
+            continue;
+        reason_of(plan, i, &error);
+        lua_pushstring(L, error.text + (strncmp(error.text, "runtime: ", 9) == 0 ? 9 : 0));
+        lua_rawseti(L, -2, ++listed);
+    }
+    lua_setfield(L, -2, "reasons");
+    lua_setfield(L, -2, "m2n");
+    slc_m2n_calls_clear(&calls);
 }
 
 static void push_coverage(lua_State *L, const planning *p)
@@ -152,8 +194,10 @@ int slc_native_plan(lua_State *L)
         return slc_native_fail(L, &error);
     planning p = { 0 };
     sluice_status status = make(&p, &job, rank, &error);
-    if (status == SLUICE_OK)
+    if (status == SLUICE_OK) {
         push_result(L, &p);
+        push_m2n(L, &p, &job);
+    }
     if (status == SLUICE_OK && lua_toboolean(L, 3)) {
         slc_native_push_params(L, p.base.plan);
         lua_setfield(L, -2, "plan");

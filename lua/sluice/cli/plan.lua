@@ -42,6 +42,14 @@ local function write(result)
       units.bytes(coverage.written_bytes), units.bytes(coverage.padded_bytes), units.count(#coverage.uncovered, "tensor"))
    lines[#lines + 1] = ("program %s, %s, %s"):format(("%d strided copies"):format(result.program.copies),
       units.bytes(result.program.bytes), units.count(result.program.peers, "peer"))
+   local m2n = result.m2n
+   if m2n then
+      lines[#lines + 1] = ("m2n     %s, %s"):format(units.count(m2n.reshards, "reshard"), m2n.elsewhere == 0 and "nothing left to nccl"
+         or units.count(m2n.elsewhere, "parameter") .. (m2n.mix and " left to nccl" or " that it cannot move: init refuses them without mix"))
+      for i = 1, math.min(#m2n.reasons, 8) do
+         lines[#lines + 1] = "        " .. m2n.reasons[i]
+      end
+   end
    local parts = {}
    for i, step in ipairs(steps) do
       parts[i] = ("%s %.3f"):format(step:gsub("_", " "), result.seconds[step])
@@ -60,6 +68,9 @@ local function mark_lists(result)
    json.list(result.coverage.uncovered)
    json.list(result.coverage.unsourced)
    json.list(result.aliases)
+   if result.m2n then
+      json.list(result.m2n.reasons)
+   end
    for _, param in ipairs(result.plan or {}) do
       json.list(param.shape)
       json.list(param.into)

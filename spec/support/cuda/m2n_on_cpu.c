@@ -167,8 +167,8 @@ struct lane {
     struct lane *next;
     ncclComm_t comm;
     CUstream stream;
-    CUdeviceptr memory;
-    size_t bytes;
+    CUdeviceptr memory, before[64]; /* those that became too small are still used by what the stream has */
+    size_t bytes, nbefore;
     uint64_t calls;
 };
 
@@ -201,6 +201,8 @@ static void end_epoch(void)
             die("a communicator went before the last handle was finalized");
         if (lanes->memory != 0)
             (void)driver.release(lanes->memory);
+        for (size_t i = 0; i < lanes->nbefore; i++)
+            (void)driver.release(lanes->before[i]);
         free(lanes);
         lanes = next;
     }
@@ -501,12 +503,15 @@ static const char *find_pieces(struct call *call)
             if (targets > TARGETS)
                 return "more than 64 targets of one shard";
         }
-    if (used > call->lane->bytes) { /* the old one may still be used by what the stream has */
-        call->lane->bytes = used * 2;
-        if (driver.allocate(&call->lane->memory, call->lane->bytes) != CUDA_SUCCESS)
+    struct lane *lane = call->lane;
+    if (used > lane->bytes) {
+        if (lane->memory != 0)
+            lane->before[lane->nbefore++] = lane->memory;
+        lane->bytes = used * 2;
+        if (driver.allocate(&lane->memory, lane->bytes) != CUDA_SUCCESS)
             return "no memory for staging";
     }
-    call->memory = call->lane->memory;
+    call->memory = lane->memory;
     return NULL;
 }
 

@@ -93,6 +93,20 @@ describe("the m2n transport", function()
          " more parameters; transport nccl can, alone or mixed with m2n")
    end)
 
+   it("is told beforehand by sluice plan, what it cannot express with its reason", function()
+      local function planned(...)
+         local result = program.run({ "plan", program.deployment(even({ transport = "m2n" })), "--json", ... })
+         assert.equal(0, result.code, result.err)
+         return program.json(result).m2n
+      end
+      local all = planned()
+      assert.same({ 0, {} }, { all.elsewhere, all.reasons })
+      assert.truthy(all.reshards >= 21)
+      local some = planned("--set", "model.config.vocab_size=1001", "--set", "mix=true")
+      assert.same({ 2, true }, { some.elsewhere, some.mix })
+      assert.matches("parameter 'model.embed_tokens.weight' %[1001, 64%]: transport m2n cannot move it: ", some.reasons[1])
+   end)
+
    it("refuses what no staging buffer takes, as the environment has them", function()
       refused(even(), { NCCL_RESHARD_PACK_BUFFSIZES = "4096:2,16k" }, "transport m2n cannot move it: a rank's part of its source has 65536 bytes, "
          .. "where 16384 are the most (NCCL_RESHARD_PACK_BUFFSIZES), nor ")

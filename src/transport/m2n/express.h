@@ -40,4 +40,11 @@ typedef struct slc_m2n_call {
 sluice_status slc_m2n_express(const slc_plan *plan, size_t index, uint32_t target, uint64_t staging, slc_m2n_call *call,
                               sluice_error *error);
 
+/*
+ * The most bytes that a rank may hold on either side of one reshard, as the environment says: its largest staging buffer,
+ * unless NCCL_RESHARD_COPY_ALGORITHM chooses one that moves a tensor in chunks. Never 2^32 or more, of which the library is
+ * known to hang without a word.
+ */
+uint64_t slc_m2n_staging(void);
+
 #endif

@@ -71,11 +71,4 @@ sluice_status slc_m2n_load(slc_m2n *m2n, const slc_log *log, sluice_error *error
 /* The environment that all ranks must have in common, as "name=value" lines. */
 void slc_m2n_environment(slc_buffer *lines);
 
-/*
- * The most bytes that a rank may hold on either side of one reshard, as the environment says: its largest staging buffer,
- * unless NCCL_RESHARD_COPY_ALGORITHM chooses one that moves a tensor in chunks. Never 2^32 or more, of which the library is
- * known to hang without a word.
- */
-uint64_t slc_m2n_staging(void);
-
 #endif

@@ -1,0 +1,54 @@
+--- scripts/bench-m2n on the driver and the libraries that processors stand in for (spec/support/cuda/): no figure means anything
+-- there, every byte does.
+
+local cjson = require "cjson"
+local gpu = require "spec.support.gpu"
+
+local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
+
+local function bench(arguments)
+   local pipe = assert(io.popen(("NCCL_ON_CPU_BLOCKING=1 LD_LIBRARY_PATH=%s/spec/cuda SLUICE_M2N_LIBRARY=$(realpath %s/spec/m2n/libnccl_m2n.so) "
+      .. "%s/m2n_bench --tiny 1 --samples 1 %s 2>/dev/null"):format(build, build, build, arguments)))
+   local text = pipe:read("*a")
+   pipe:close()
+   return text
+end
+
+describe("scripts/bench-m2n", function()
+   it("moves the same tensors every way, compares every byte, and goes on behind a way that fails", function()
+      if not gpu.built() then
+         return
+      end
+      local text = bench("--works cross,one --ways limit,nccl,m2n,alone_2,direct_1,split_1,broadcast")
+      local left = { cross = { "direct_1", "broadcast" }, one = { "direct_1" } }
+      for _, work in ipairs(cjson.decode(text).works) do
+         local failed = {}
+         for _, way in ipairs(work.ways) do
+            failed[#failed + 1] = way.failed and way.name or nil
+            assert.equal(0, way.wrong_words or 0)
+            assert.equal(way.failed == nil, way.seconds ~= nil)
+         end
+         table.sort(failed, function(a, b)
+            return a > b
+         end)
+         assert.same(left[work.name], failed)
+      end
+      local path = os.tmpname()
+      local file = assert(io.open(path, "w"))
+      file:write(text)
+      file:close()
+      local pipe = assert(io.popen("luajit scripts/bench-m2n.lua " .. path))
+      local said = pipe:read("*a")
+      pipe:close()
+      os.remove(path)
+      assert.truthy(said:find("\ncross: Llama-3-8B, 226 matrices, rows of 2 to columns of 2, ", 1, true), said)
+      assert.truthy(said:find("direct_1     nccl_m2n, DIRECT                           left out: ncclReshard: invalid argument: DIRECT wants GIN", 1,
+         true), said)
+   end)
+
+   it("refuses what it does not know", function()
+      local pipe = assert(io.popen("scripts/bench-m2n --way nccl 2>&1; echo $?"))
+      assert.equal("bench-m2n: unknown argument --way; scripts/bench-m2n --help tells\n2\n", pipe:read("*a"))
+      pipe:close()
+   end)
+end)
