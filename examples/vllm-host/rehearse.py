@@ -73,7 +73,6 @@ def train(rank: int, folder: Path, steps: int, urls: SimpleQueue[str], done: Any
 
 
 def serve(rank: int, folder: Path, steps: int, urls: SimpleQueue[str], done: Any) -> None:
-    register()
     join(folder, "servers", rank, TP)
     model = ServedModel(CONFIG, Tp(rank, TP))
     worker = Worker(vllm_config(CONFIG, rank, TP, rules="llama"), model)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from sluice.vllm import register
 from sluice.vllm.worker import SluiceWeightTransferEngine
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
@@ -30,6 +31,7 @@ def vllm_config(hf_config: Any, rank: int, tp: int, **sluice: Any) -> Any:
 
 class Worker:
     def __init__(self, config: Any, model: torch.nn.Module) -> None:
+        register()
         made = WeightTransferEngineFactory.create_engine(config.weight_transfer_config, config, torch.device("cpu"), model)
         assert isinstance(made, SluiceWeightTransferEngine)
         self.transfer = made

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,8 +24,9 @@ pytest.importorskip("vllm", reason="vLLM is not there: scripts/fetch-vllm brings
 import torch
 import vllm.plugins
 from models import Config, ServedModel, TrainedModel
-from sluice import Options, SluiceError, State
+from sluice import Options, SluiceError, State, seal
 from sluice.control import Asgi
+from sluice.torch import Engine
 from sluice.vllm import register
 from sluice.vllm.routes import Endpoints
 from sluice.vllm.trainer import SluiceTrainerInitInfo, SluiceTrainerWeightTransferEngine, param_of
@@ -36,6 +38,8 @@ from vllm.distributed.weight_transfer import (
     ModuleSource, ParamMeta, Replicate, Shard, TrainerWeightTransferEngine, VLLMWeightSyncClient, WeightTransferEngine,
     WeightTransferEngineFactory, WeightTransferTrainerFactory,
 )
+from vllm.distributed.weight_transfer.m2n_common import M2NWireParam, source_plan_digest
+from vllm.distributed.weight_transfer.m2n_engine import M2NWeightTransferInitInfo
 
 EXAMPLE = Path(__file__).resolve().parents[2]
 CONFIG = Config()
@@ -196,7 +200,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 class Pair:
     def __init__(self, model: torch.nn.Module, trained: Any, **sluice: Any) -> None:
-        register()
         self.config = vllm_config(CONFIG, 0, 1, beat_s=0.2, timeout_s=30.0, **sluice)
         self.worker = Worker(self.config, model)
         self.client = Direct(self.worker)
@@ -283,6 +286,38 @@ def test_what_no_rule_places_is_reloaded_whole(calls: list[Any]) -> None:
     assert torch.equal(served.fused, torch.cat([trained.upper, trained.lower]))
     assert calls == [("begin", served), "unchecked", "checked", ("end", served, pair.config.model_config)]
     trainer.shutdown()
+
+
+def test_an_init_info_as_vllms_m2n_trainer_makes_it_is_taken_as_it_is(calls: list[Any]) -> None:
+    served, trained = Loads(), Halves()
+    worker = Worker(vllm_config(CONFIG, 0, 1, beat_s=0.2, timeout_s=30.0), served)
+    params = [
+        M2NWireParam(name=name, dtype_name="float32", shape=(2, 2), src_mesh_dims=(1, 1), src_placements=placements)
+        for name, placements in (("upper", None), ("lower", (0, -1)))
+    ]
+    listener = socket.create_server(("127.0.0.1", 0))
+    address, port = listener.getsockname()
+    info = {
+        "schema_version": 2, "master_address": address, "master_port": port, "rank_offset": 1, "world_size": 2,
+        "dst_mesh_dims": [1, 1], "source_digest": source_plan_digest(params), "params": [param.to_dict() for param in params],
+    }
+    M2NWeightTransferInitInfo(**info).parse_wire_params()
+    assert json.loads(seal(json.dumps(info)))["source_digest"] == info["source_digest"]
+    with Engine(0, listen_fd=listener.detach(), beat_s=0.2, timeout_s=30.0) as trainer, ThreadPoolExecutor(1) as pool:
+        for name, parameter in trained.named_parameters():
+            trainer.register_source(name, parameter)
+        told = pool.submit(worker.init_weight_transfer_engine, info)
+        trainer.init(json.dumps(info))
+        told.result(30)
+        worker.start_weight_update()
+        told = pool.submit(worker.update_weights, {"names": ["upper", "lower"]})
+        trainer.start_update()
+        trainer.update(["upper", "lower"])
+        told.result(30)
+        told = pool.submit(worker.finish_weight_update)
+        trainer.finish_update("update-1")
+        told.result(30)
+    assert torch.equal(served.fused, torch.cat([trained.upper, trained.lower]))
 
 
 def test_a_loader_that_fails_fails_the_update_and_a_new_init_mends_it(calls: list[Any]) -> None:
