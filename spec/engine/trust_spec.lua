@@ -400,6 +400,19 @@ describe("a key", function()
       assert.is_true(seen > 4 * 2 ^ 20, "too little memory was read to say so")
       assert.same({}, found)
    end)
+
+   it("and the unique id of an init info leave nothing of them in what the library lets go of #1.11", function()
+      if os.getenv("SLUICE_SANITIZER") then
+         pending("a sanitizer maps terabytes of its own")
+         return
+      end
+      local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
+      local pipe = assert(io.popen(build .. "/spec/secret_driver 2>&1; echo status $?"))
+      local said = pipe:read("*a")
+      pipe:close()
+      local ready, gone = said:match("^ready: found 0 times in (%d+) MiB\ngone: found 0 times in (%d+) MiB\nstatus 0\n$")
+      assert.is_true(ready ~= nil and ready + 0 > 2 and gone + 0 > 2, said)
+   end)
 end)
 
 describe("deadlines", function()

@@ -159,9 +159,12 @@ static bool reserve(slc_buffer *buffer, size_t more)
     size_t capacity = buffer->capacity < 128 ? 256 : buffer->capacity * 2;
     if (capacity < buffer->length + more)
         capacity = buffer->length + more;
-    unsigned char *data = slc_reallocate(buffer->data, capacity);
+    unsigned char *data = slc_allocate(capacity);
     if (data == NULL)
         return !(buffer->failed = true);
+    if (buffer->length > 0)
+        memcpy(data, buffer->data, buffer->length);
+    slc_release_wiped(buffer->data, buffer->length);
     buffer->data = data;
     buffer->capacity = capacity;
     return true;
@@ -228,7 +231,7 @@ bool slc_buffer_string(slc_buffer *buffer, const char *text)
 
 void slc_buffer_clear(slc_buffer *buffer)
 {
-    slc_release(buffer->data);
+    slc_release_wiped(buffer->data, buffer->length);
     *buffer = (slc_buffer){ 0 };
 }
 

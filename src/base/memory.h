@@ -47,7 +47,8 @@ char *slc_arena_text(slc_arena *arena, const char *text, size_t length); /* a te
 void slc_arena_clear(slc_arena *arena);
 
 /*
- * A growing array of bytes; initialise with {0}, end with slc_buffer_clear. After a failed append `failed` stays set and
+ * A growing array of bytes; initialise with {0}, end with slc_buffer_clear. What it held may be a secret and is wiped wherever it
+ * lets go of memory. After a failed append `failed` stays set and
  * appends do nothing, so that a writer checks once at its end.
  */
 typedef struct slc_buffer {

@@ -147,7 +147,7 @@ void slc_channel_close(slc_channel *channel)
         return;
     while (channel->first != NULL)
         drop_first(channel);
-    slc_release(channel->payload);
+    slc_release_wiped(channel->payload, channel->filled);
     slc_secure_close(channel->secure);
     close(channel->fd);
     slc_release(channel);

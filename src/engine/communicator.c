@@ -94,12 +94,6 @@ static sluice_status judge_id(void *context, const slc_word *word, int32_t count
     return answer->length > 0 ? SLUICE_OK : slc_fail(error, SLUICE_INTERNAL, "connect", "no rank sent an id");
 }
 
-static void wipe(slc_buffer *buffer)
-{
-    slc_release_wiped(buffer->data, buffer->capacity);
-    *buffer = (slc_buffer){ 0 };
-}
-
 static sluice_status carry_id(slc_stages *stages, bool makes, unsigned char *id, sluice_error *error)
 {
     const slc_build *build = stages->build;
@@ -112,7 +106,7 @@ static sluice_status carry_id(slc_stages *stages, bool makes, unsigned char *id,
         memcpy(id, answer.data, SLC_COMMUNICATOR_ID_BYTES);
     else if (status == SLUICE_OK)
         slc_fail(&stages->mine, SLUICE_PEER, "connect", "the id of a communicator from rank 0 cannot be read");
-    wipe(&answer);
+    slc_buffer_clear(&answer);
     return status;
 }
 

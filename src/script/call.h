@@ -64,6 +64,7 @@ struct slc_script {
     size_t used, limit; /* bytes that the state holds and may hold */
     unsigned char *cradle; /* where lua_newstate takes memory from, see state.c */
     size_t cradle_used;
+    bool reads_secret; /* what it lets go of is wiped, where it is long enough to be the id of a communicator */
     struct {
         bool on, over;
         int64_t instructions; /* left; the hook takes from it */

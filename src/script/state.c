@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "script/call.h"
+#include "script/init_info.h"
 #include "script/modules.h"
 
 #include <lua-cjson.h>
@@ -17,7 +18,10 @@
 /* What a state may hold: some ten times the largest plan seen (100,000 parameters), so that hostile input ends early. */
 static const size_t STATE_LIMIT = (size_t)768 << 20;
 
-enum { CRADLE_BYTES = 128 << 10 }; /* lua_newstate was seen to ask for 23 KiB */
+enum {
+    CRADLE_BYTES = 128 << 10, /* lua_newstate was seen to ask for 23 KiB */
+    SHORTEST_SECRET = SLC_UNIQUE_ID_BYTES
+};
 
 static bool may_grow(slc_script *script, size_t more)
 {
@@ -54,19 +58,30 @@ static void *take_from_cradle(slc_script *script, size_t bytes)
     return taken;
 }
 
-static void release(slc_script *script, void *block)
+static bool may_hold_secret(const slc_script *script, size_t bytes)
 {
-    if (!from_cradle(script, block))
+    return script->reads_secret && bytes >= SHORTEST_SECRET;
+}
+
+static void release(slc_script *script, void *block, size_t bytes)
+{
+    if (from_cradle(script, block))
+        return;
+    if (may_hold_secret(script, bytes))
+        slc_release_wiped(block, bytes);
+    else
         slc_release(block);
 }
 
 static void *grow(slc_script *script, void *block, size_t old_bytes, size_t bytes)
 {
-    if (script->L != NULL && (block == NULL || !from_cradle(script, block)))
+    if (script->L != NULL && block != NULL && !may_hold_secret(script, old_bytes) && !from_cradle(script, block))
         return slc_reallocate(block, bytes);
     void *fresh = script->L == NULL ? take_from_cradle(script, bytes) : slc_allocate(bytes);
-    if (fresh != NULL && block != NULL)
+    if (fresh != NULL && block != NULL) {
         memcpy(fresh, block, old_bytes < bytes ? old_bytes : bytes);
+        release(script, block, old_bytes);
+    }
     return fresh;
 }
 
@@ -77,7 +92,7 @@ static void *allocate(void *user, void *block, size_t old_bytes, size_t bytes)
         old_bytes = 0;
     if (bytes == 0) {
         script->used -= old_bytes;
-        release(script, block);
+        release(script, block, old_bytes);
         return NULL;
     }
     if (bytes > old_bytes && !may_grow(script, bytes - old_bytes))
