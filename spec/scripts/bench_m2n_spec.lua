@@ -4,6 +4,7 @@
 local cjson = require "cjson"
 local gpu = require "spec.support.gpu"
 
+local it = gpu.specs(it, "m2n_bench", "spec/m2n/libnccl_m2n.so")
 local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
 
 local function bench(arguments)
@@ -16,9 +17,6 @@ end
 
 describe("scripts/bench-m2n", function()
    it("moves the same tensors every way, compares every byte, and goes on behind a way that fails", function()
-      if not gpu.built() then
-         return
-      end
       local text = bench("--works cross,one --ways limit,nccl,m2n,alone_2,direct_1,split_1,broadcast")
       local left = { cross = { "direct_1", "broadcast" }, one = { "direct_1" } }
       for _, work in ipairs(cjson.decode(text).works) do

@@ -245,9 +245,9 @@ describe("a pair of ranks by m2n", function()
                pair.check_all(again, self, 2)
             end
             return { state = state, again = again }
-         end, { trainer = true, timeout_s = way == "kill" and 10 or way == "stuck" and 3 or 1, started = function(children)
+         end, { trainer = true, timeout_s = way == "kill" and 10 or way == "stuck" and 2 or 1, started = function(children)
             if way == "kill" then
-               world.sleep(1)
+               world.sleep(0.5)
                gone = signal.kill(children[0].pid, 9)
             end
          end })

@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-enum { TRIAL = 8, SETTLE_MS = 2000 }; /* elements of 8 bytes */
+enum { TRIAL = 8, SETTLE_MS = 1000 }; /* elements of 8 bytes */
 static const uint64_t MARK = 0x736c756963652d6d;
 
 /* ---- lists ---- */
