@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+_Static_assert(MOST_ROWS % PRODUCT_ROWS == 0, "a full batch must end where a group of rows does");
+
 static void normalise(float *x, const float *weight, const float *bias, int count, int width, float epsilon)
 {
     for (int i = 0; i < count; i++) {

@@ -110,7 +110,7 @@ static bool compute(server *s, job *j)
         s->waiting++;
         pthread_cond_signal(&s->work);
         while (!j->done)
-            pthread_cond_wait(&s->done, &s->lock);
+            pthread_cond_wait(&j->ready, &s->lock);
         s->answered += j->good;
     }
     pthread_mutex_unlock(&s->lock);
@@ -145,6 +145,7 @@ static enum MHD_Result embed(server *s, struct MHD_Connection *connection, const
     job *j = calloc(1, sizeof *j);
     if (j == NULL)
         return MHD_NO;
+    pthread_cond_init(&j->ready, NULL);
     enum MHD_Result result;
     j->count = read_sentence(s, given, j->ids, problem, sizeof problem);
     if (j->count < 0) {
@@ -155,6 +156,7 @@ static enum MHD_Result embed(server *s, struct MHD_Connection *connection, const
         char *text = write_answer(s, j);
         result = text == NULL ? MHD_NO : reply(connection, MHD_HTTP_OK, text);
     }
+    pthread_cond_destroy(&j->ready);
     free(j);
     return result;
 }

@@ -19,13 +19,14 @@
 
 enum { LONGEST_VERSION = 256 };
 
-/* One sentence to compute; it lives in its handler, which waits for `done`. */
+/* One sentence to compute; it lives in its handler, which waits until it is `done`, woken by itself. */
 typedef struct job {
     struct job *next;
     int count;
     int32_t ids[MOST_TOKENS];
     float embedding[MOST_HIDDEN];
     char version[LONGEST_VERSION];
+    pthread_cond_t ready;
     bool done, good;
 } job;
 

@@ -177,9 +177,9 @@ static void do_jobs(leader *lead, job *taken[MOST_SENTENCES], int count)
         memcpy(taken[i]->embedding, embedding[i], sizeof embedding[i]);
         memcpy(taken[i]->version, s->version, sizeof s->version);
         taken[i]->good = taken[i]->done = true;
+        pthread_cond_signal(&taken[i]->ready);
     }
     s->waiting -= count;
-    pthread_cond_broadcast(&s->done);
     pthread_mutex_unlock(&s->lock);
 }
 
