@@ -118,6 +118,7 @@ const char *model_name(int index); /* m0.a.weight (direct), m0.b.bias (full), m1
 int model_index(const char *name);
 /* Memory, values of update `number` and registrations; `bare`: the first live tensor has no loader, so it goes full. */
 sluice_status model_own(model *own, sluice_engine *engine, bool bare, int number, sluice_error *error);
+void model_touch_gpu(int rank); /* what a driver keeps in a process that used it once, it keeps from here on */
 void model_free(model *own, sluice_engine *engine);
 void model_forget_values(model *own); /* a worker's, before an update */
 bool model_holds(model *own, int number, char *why, size_t size);

@@ -125,6 +125,13 @@ static sluice_status open_gpu(model *own, sluice_error *error)
     return own->gpus->open(own->rank % count, &own->gpu, error);
 }
 
+void model_touch_gpu(int rank)
+{
+    model own = { .rank = rank };
+    if (open_gpu(&own, NULL) == SLUICE_OK)
+        own.gpus->close(own.gpu);
+}
+
 sluice_status model_own(model *own, sluice_engine *engine, bool bare, int number, sluice_error *error)
 {
     sluice_status status = own->memory == MEMORY_GPU && own->gpu == NULL ? open_gpu(own, error) : SLUICE_OK;

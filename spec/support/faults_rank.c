@@ -436,6 +436,8 @@ _Noreturn void rank_live(case_board *shared, int rank, bool fresh)
         if (atomic_load(&shared->network) == 2)
             exit(0); /* this machine has none */
     }
+    if (fresh && on_gpu())
+        model_touch_gpu(rank);
     if (fresh)
         take_stock(0);
     else
