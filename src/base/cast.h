@@ -158,15 +158,51 @@ SLC_BODY uint8_t slc_float8_of(uint32_t bits)
     return (uint8_t)(sign | (digits + half - 1 + (digits >> down & 1)) >> down);
 }
 
-/* One number of a block with that scale. */
-SLC_BODY uint8_t slc_scaled_of(uint32_t bits, float scale)
+/* A block's scale, made ready to divide by: by `inverse` and a correction where there is a fused multiply-add, see slc_ratio_of. */
+typedef struct slc_divisor {
+    float scale, lift, inverse;
+} slc_divisor;
+
+/* Of a scale that slc_scale_of gave. */
+SLC_BODY slc_divisor slc_divisor_of(float scale)
 {
-    const uint32_t least_normal = 0x00800000, sign = bits & 0x80000000;
-    if ((bits & 0x7FFFFFFF) < least_normal)
-        return (uint8_t)(sign >> 24);
-    if ((bits & 0x7FFFFFFF) >= 0x7F800000) /* a division may give a NaN another sign */
+    const float lift = scale < 0x1p-60F ? 0x1p64F : 1; /* far from where remainders would be lost */
+    const slc_divisor divisor = { scale, lift, 1 / (scale * lift) };
+    return divisor;
+}
+
+/*
+ * number / scale, rounded to the nearest even, for |number| of at most 448 scales and at least 2^-126. On GPUs a division costs more
+ * than all else: a quotient within a unit in the last place, corrected by its exact remainder times the rounded inverse, is the
+ * rounded one (Markstein). Where quotients are too small for that, they are far below what rounds to 0.
+ */
+SLC_BODY float slc_ratio_of(float number, slc_divisor divisor)
+{
+#if defined(__CUDA_ARCH__)
+    const float given = __fmul_rn(number, divisor.lift), scale = __fmul_rn(divisor.scale, divisor.lift);
+    const float close = __fmul_rn(given, divisor.inverse);
+    return __fmaf_rn(__fmaf_rn(-close, scale, given), divisor.inverse, close);
+#else
+    return number / divisor.scale;
+#endif
+}
+
+/* One number of a block with that scale. */
+SLC_BODY uint8_t slc_scaled_of(uint32_t bits, slc_divisor divisor)
+{
+    const uint32_t least_normal = 0x00800000, size = bits & 0x7FFFFFFF, beyond = 0x7F800000;
+    if (size >= beyond) /* a division may give a NaN another sign */
         return slc_float8_of(bits);
-    return slc_float8_of(slc_bits_of(slc_number_of(bits) / scale));
+    if (size < least_normal)
+        bits &= 0x80000000;
+    const float ratio = slc_ratio_of(slc_number_of(bits), divisor);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t both; /* the same, by an instruction */
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(0.0F), "f"(ratio));
+    return (uint8_t)both;
+#else
+    return slc_float8_of(slc_bits_of(ratio));
+#endif
 }
 
 #endif

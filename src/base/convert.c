@@ -98,7 +98,7 @@ static float known_scale(slc_cast cast, const slc_grid *grid, const unsigned cha
     return known->scale[place];
 }
 
-static inline void scale_run(uint32_t bytes, float scale, const unsigned char *from, int64_t step, int64_t count, unsigned char *to,
+static inline void scale_run(uint32_t bytes, slc_divisor scale, const unsigned char *from, int64_t step, int64_t count, unsigned char *to,
                              int64_t to_stride)
 {
     for (int64_t i = 0; i < count; i++)
@@ -115,7 +115,7 @@ void slc_grid_row(slc_cast cast, const slc_grid *grid, const unsigned char *from
         memcpy(to, &scale, sizeof scale);
     }
     while (count > 0) {
-        float scale = known_scale(cast, grid, from, row, column, known);
+        slc_divisor scale = slc_divisor_of(known_scale(cast, grid, from, row, column, known));
         int64_t left = SLC_BLOCK - column % SLC_BLOCK, now = left < count ? left : count;
         if (bytes == 2)
             scale_run(2, scale, line + column * grid->step[1], grid->step[1], now, to, to_stride);

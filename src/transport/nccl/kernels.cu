@@ -6,7 +6,7 @@ extern "C" __global__ void __launch_bounds__(SLC_MOVE_THREADS) slc_kernel_move(s
     slc_move_run(&range, blockIdx.x, gridDim.x, threadIdx.x, blockDim.x);
 }
 
-extern "C" __global__ void __launch_bounds__(SLC_MOVE_THREADS) slc_kernel_tiles(slc_move_range range)
+extern "C" __global__ void __launch_bounds__(SLC_MOVE_THREADS, 2) slc_kernel_tiles(slc_move_range range)
 {
     __shared__ slc_shared shared;
     uint64_t number = 0;

@@ -74,6 +74,14 @@ SLC_BODY void slc_tiled_span(slc_tiled *tiled, uint32_t d, uint64_t index)
     tiled->to += (first - move->at[d]) * (uint64_t)move->dim[d].to;
 }
 
+/* Divides *left, and gives what remains. A division of 64 bits is dear on GPUs, and seldom needed. */
+SLC_BODY uint64_t slc_remainder(uint64_t *left, uint64_t by)
+{
+    const uint64_t whole = *left;
+    *left = (whole | by) >> 32 == 0 ? (uint32_t)whole / (uint32_t)by : whole / by;
+    return whole - *left * by;
+}
+
 /* The tile of that number; *number is the move's, and not before what it was. */
 SLC_BODY slc_tiled slc_tiled_begin(const slc_move_range *range, uint64_t tile, uint64_t *number)
 {
@@ -83,15 +91,12 @@ SLC_BODY slc_tiled slc_tiled_begin(const slc_move_range *range, uint64_t tile, u
     uint64_t left = tile - move->first[SLC_BY_TILES], index[2];
     tiled.from = move->from;
     tiled.to = move->to;
-    for (uint32_t d = 0; d < 2; d++) {
-        index[d] = left % move->tiles[d];
-        left /= move->tiles[d];
-    }
+    index[0] = slc_remainder(&left, move->tiles[0]);
+    index[1] = slc_remainder(&left, move->tiles[1]);
     for (uint32_t d = 2; d < move->ndim; d++) {
-        const uint64_t at = left % move->dim[d].count;
+        const uint64_t at = slc_remainder(&left, move->dim[d].count);
         tiled.from += at * (uint64_t)move->dim[d].from;
         tiled.to += at * (uint64_t)move->dim[d].to;
-        left /= move->dim[d].count;
     }
     slc_tiled_span(&tiled, 0, index[0]);
     slc_tiled_span(&tiled, 1, index[1]);
@@ -130,19 +135,26 @@ SLC_BODY uint32_t slc_widened(uint32_t item, uint32_t bits)
 }
 
 /* Phase 1: the largest magnitude of a block. */
-SLC_BODY void slc_tiled_measure(const slc_tiled *tiled, slc_shared *shared, uint32_t thread, uint32_t threads)
+SLC_BODY void slc_tiled_measure(const slc_tiled *tiled, slc_shared *shared, uint32_t thread, uint32_t threads, uint32_t item, uint32_t unit)
 {
     const slc_move *move = tiled->move;
-    const uint32_t in = move->turned, out = 1 - in, item = move->item, unit = move->unit, together = unit < item ? 1 : unit / item;
-    const uint32_t row = move->side / together, i = thread % row * together;
+    const uint32_t in = move->turned, out = 1 - in, together = unit < item ? 1 : unit / item;
+    const uint32_t row = SLC_BLOCK / together, i = thread % row * together, step = threads / row, end = tiled->read[out];
+    const uint64_t from = tiled->from + i * (uint64_t)move->step[in];
+    const int64_t outward = move->step[out];
     uint32_t largest = 0;
-    for (uint32_t o = thread / row; o < tiled->read[out] && i < tiled->read[in]; o += threads / row) {
-        const slc_unit value =
-            slc_tiled_read(tiled->from + i * (uint64_t)move->step[in] + o * (uint64_t)move->step[out], unit, item);
-        for (uint32_t k = 0; k < together; k++) {
-            const uint32_t size = slc_magnitude_of(slc_widened(item, slc_element_of(value, item, k)));
-            largest = size > largest ? size : largest;
-        }
+    for (uint32_t o = thread / row; o < end && i < tiled->read[in]; o += step * SLC_MOVE_AHEAD) {
+        slc_unit value[SLC_MOVE_AHEAD];
+        SLC_UNROLL
+        for (uint32_t n = 0; n < SLC_MOVE_AHEAD; n++)
+            if (o + n * step < end)
+                value[n] = slc_tiled_read(from + (o + n * step) * (uint64_t)outward, unit, item);
+        SLC_UNROLL
+        for (uint32_t n = 0; n < SLC_MOVE_AHEAD; n++)
+            for (uint32_t k = 0; k < together && o + n * step < end; k++) {
+                const uint32_t size = slc_magnitude_of(slc_widened(item, slc_element_of(value[n], item, k)));
+                largest = size > largest ? size : largest;
+            }
     }
     slc_note_largest(shared, largest);
 }
@@ -160,35 +172,44 @@ SLC_BODY void slc_tile_put(slc_shared *shared, uint32_t landed, uint32_t at0, ui
 }
 
 /* Phase 2: reads the tile, converts it, and puts it where all threads see it. */
-SLC_BODY void slc_tiled_take(const slc_tiled *tiled, slc_shared *shared, uint32_t thread, uint32_t threads)
+SLC_BODY void slc_tiled_take(const slc_tiled *tiled, slc_shared *shared, uint32_t thread, uint32_t threads, uint32_t item, uint32_t unit,
+                             uint32_t landed, uint32_t blocks)
 {
     const slc_move *move = tiled->move;
-    const uint32_t in = move->turned, out = 1 - in, item = move->item, unit = move->unit, together = unit < item ? 1 : unit / item;
-    const uint32_t row = move->side / together, i = thread % row * together, cast = move->cast, landed = move->landed;
-    const int64_t inward = slc_cast_in_blocks(cast) ? move->step[in] : move->dim[in].from;
-    const int64_t outward = slc_cast_in_blocks(cast) ? move->step[out] : move->dim[out].from;
-    const float scale = slc_cast_in_blocks(cast) ? slc_scale_of(shared->largest) : 1;
-    for (uint32_t o = tiled->low[out] + thread / row; o < tiled->high[out] && i < tiled->read[in]; o += threads / row) {
-        const slc_unit value = slc_tiled_read(tiled->from + i * (uint64_t)inward + o * (uint64_t)outward, unit, item);
-        for (uint32_t k = 0; k < together; k++) {
-            const uint32_t bits = slc_element_of(value, item, k);
-            const uint32_t lands = slc_cast_in_blocks(cast) ? slc_scaled_of(slc_widened(item, bits), scale)
-                                   : cast != SLC_CAST_NONE  ? slc_cast_one(cast, bits)
-                                                            : bits;
-            slc_tile_put(shared, landed, in == 0 ? i + k : o, in == 0 ? o : i + k, lands);
-        }
+    const uint32_t in = move->turned, out = 1 - in, together = unit < item ? 1 : unit / item;
+    const uint32_t row = move->side / together, i = thread % row * together, step = threads / row, end = tiled->high[out];
+    const uint32_t cast = move->cast;
+    const uint64_t from = tiled->from + i * (uint64_t)(blocks ? move->step[in] : move->dim[in].from);
+    const int64_t outward = blocks ? move->step[out] : move->dim[out].from;
+    const slc_divisor divisor = slc_divisor_of(blocks ? slc_scale_of(shared->largest) : 1);
+    for (uint32_t o = tiled->low[out] + thread / row; o < end && i < tiled->read[in]; o += step * SLC_MOVE_AHEAD) {
+        slc_unit value[SLC_MOVE_AHEAD];
+        SLC_UNROLL
+        for (uint32_t n = 0; n < SLC_MOVE_AHEAD; n++)
+            if (o + n * step < end)
+                value[n] = slc_tiled_read(from + (o + n * step) * (uint64_t)outward, unit, item);
+        SLC_UNROLL
+        for (uint32_t n = 0; n < SLC_MOVE_AHEAD; n++)
+            for (uint32_t k = 0; k < together && o + n * step < end; k++) {
+                const uint32_t bits = slc_element_of(value[n], item, k), across = o + n * step;
+                const uint32_t lands = blocks                   ? slc_scaled_of(slc_widened(item, bits), divisor)
+                                       : cast != SLC_CAST_NONE ? slc_cast_one(cast, bits)
+                                                               : bits;
+                slc_tile_put(shared, landed, in == 0 ? i + k : across, in == 0 ? across : i + k, lands);
+            }
     }
 }
 
 /* Phase 3: writes what of the tile is the move's. */
-SLC_BODY void slc_tiled_give(const slc_tiled *tiled, const slc_shared *shared, uint32_t thread, uint32_t threads)
+SLC_BODY void slc_tiled_give(const slc_tiled *tiled, const slc_shared *shared, uint32_t thread, uint32_t threads, uint32_t unit)
 {
     const slc_move *move = tiled->move;
-    const uint32_t landed = move->landed, unit = move->given, together = unit < landed ? 1 : unit / landed;
+    const uint32_t landed = move->landed, together = unit < landed ? 1 : unit / landed;
     const uint32_t row = move->side / together, i = thread % row * together;
     const uint32_t rows = tiled->high[1] - tiled->low[1], wanted = tiled->high[0] - tiled->low[0];
+    const uint8_t *tile = (const uint8_t *)shared->tile + tiled->low[1] * slc_tile_pitch(landed) + (tiled->low[0] + i) * landed;
     for (uint32_t o = thread / row; o < rows && i < wanted; o += threads / row) {
-        const uint8_t *from = (const uint8_t *)shared->tile + (tiled->low[1] + o) * slc_tile_pitch(landed) + (tiled->low[0] + i) * landed;
+        const uint8_t *from = tile + o * slc_tile_pitch(landed);
         const uint64_t to = tiled->to + i * (uint64_t)move->dim[0].to + o * (uint64_t)move->dim[1].to;
         slc_unit value = { 0, 0 };
         if (unit >= 4) {
@@ -214,6 +235,43 @@ SLC_BODY void slc_tiled_scale(const slc_tiled *tiled, const slc_shared *shared)
         *(uint8_t *)(uintptr_t)(tiled->to + k) = (uint8_t)(bits >> 8 * k);
 }
 
+/* The sizes that matter are constants, of which a compiler makes straight code. */
+SLC_BODY void slc_tiled_measure_any(const slc_tiled *tiled, slc_shared *shared, uint32_t thread, uint32_t threads)
+{
+    const uint32_t item = tiled->move->item, unit = tiled->move->unit;
+    if (item == 2 && unit == 8)
+        slc_tiled_measure(tiled, shared, thread, threads, 2, 8);
+    else if (item == 4 && unit == 16)
+        slc_tiled_measure(tiled, shared, thread, threads, 4, 16);
+    else if (item == 2 && unit == 4)
+        slc_tiled_measure(tiled, shared, thread, threads, 2, 4);
+    else
+        slc_tiled_measure(tiled, shared, thread, threads, item, unit);
+}
+
+/* Likewise. */
+SLC_BODY void slc_tiled_take_any(const slc_tiled *tiled, slc_shared *shared, uint32_t thread, uint32_t threads)
+{
+    const uint32_t item = tiled->move->item, unit = tiled->move->unit, landed = tiled->move->landed;
+    if (slc_cast_in_blocks(tiled->move->cast)) {
+        if (item == 2 && unit == 8)
+            slc_tiled_take(tiled, shared, thread, threads, 2, 8, 1, 1);
+        else if (item == 4 && unit == 16)
+            slc_tiled_take(tiled, shared, thread, threads, 4, 16, 1, 1);
+        else if (item == 2 && unit == 4)
+            slc_tiled_take(tiled, shared, thread, threads, 2, 4, 1, 1);
+        else
+            slc_tiled_take(tiled, shared, thread, threads, item, unit, 1, 1);
+    } else if (unit == 4 && item == landed && item == 2)
+        slc_tiled_take(tiled, shared, thread, threads, 2, 4, 2, 0);
+    else if (unit == 4 && item == landed && item == 1)
+        slc_tiled_take(tiled, shared, thread, threads, 1, 4, 1, 0);
+    else if (unit == 4 && item == 4)
+        slc_tiled_take(tiled, shared, thread, threads, 4, 4, landed, 0);
+    else
+        slc_tiled_take(tiled, shared, thread, threads, item, unit, landed, 0);
+}
+
 /* What one thread does of a tile in one phase. */
 SLC_BODY void slc_tiled_phase(const slc_tiled *tiled, slc_shared *shared, uint32_t phase, uint32_t thread, uint32_t threads)
 {
@@ -221,11 +279,13 @@ SLC_BODY void slc_tiled_phase(const slc_tiled *tiled, slc_shared *shared, uint32
     if (phase == 0 && thread == 0)
         shared->largest = 0;
     else if (phase == 1 && blocks)
-        slc_tiled_measure(tiled, shared, thread, threads);
+        slc_tiled_measure_any(tiled, shared, thread, threads);
     else if (phase == 2 && !scales)
-        slc_tiled_take(tiled, shared, thread, threads);
+        slc_tiled_take_any(tiled, shared, thread, threads);
+    else if (phase == 3 && !scales && tiled->move->given == sizeof(slc_unit))
+        slc_tiled_give(tiled, shared, thread, threads, sizeof(slc_unit));
     else if (phase == 3 && !scales)
-        slc_tiled_give(tiled, shared, thread, threads);
+        slc_tiled_give(tiled, shared, thread, threads, tiled->move->given);
     else if (phase == 3 && thread == 0)
         slc_tiled_scale(tiled, shared);
 }
