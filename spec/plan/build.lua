@@ -270,6 +270,7 @@ function Plan:fill_target(target, param, given, keep)
    keep[#keep + 1] = layout
    target.layout = layout
    target.dtype = given.dtype and C.slc_dtype_find(given.dtype) or nil
+   target.scales = given.scales or false
    target.pad = "SLC_PAD_" .. (given.pad == true and "ZERO" or given.pad or "NONE")
 end
 

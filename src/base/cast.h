@@ -172,7 +172,7 @@ SLC_BODY slc_divisor slc_divisor_of(float scale)
 }
 
 /*
- * number / scale, rounded to the nearest even, for |number| of at most 448 scales and at least 2^-126. On GPUs a division costs more
+ * number / scale, rounded to the nearest even, for numbers from 2^-126 to 448 scales. On GPUs a division costs more
  * than all else: a quotient within a unit in the last place, corrected by its exact remainder times the rounded inverse, is the
  * rounded one (Markstein). Where quotients are too small for that, they are far below what rounds to 0.
  */
@@ -190,18 +190,18 @@ SLC_BODY float slc_ratio_of(float number, slc_divisor divisor)
 /* One number of a block with that scale. */
 SLC_BODY uint8_t slc_scaled_of(uint32_t bits, slc_divisor divisor)
 {
-    const uint32_t least_normal = 0x00800000, size = bits & 0x7FFFFFFF, beyond = 0x7F800000;
-    if (size >= beyond) /* a division may give a NaN another sign */
+    const uint32_t least_normal = 0x00800000, size = bits & 0x7FFFFFFF, beyond = 0x7F800000, sign = bits >> 24 & 0x80;
+    if (size >= beyond)
         return slc_float8_of(bits);
     if (size < least_normal)
-        bits &= 0x80000000;
-    const float ratio = slc_ratio_of(slc_number_of(bits), divisor);
+        return (uint8_t)sign;
+    const float ratio = slc_ratio_of(slc_number_of(size), divisor); /* without its sign, which a zero would lose */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t both; /* the same, by an instruction */
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(0.0F), "f"(ratio));
-    return (uint8_t)both;
+    return (uint8_t)(sign | both);
 #else
-    return slc_float8_of(slc_bits_of(ratio));
+    return (uint8_t)(sign | slc_float8_of(slc_bits_of(ratio)));
 #endif
 }
 
