@@ -249,7 +249,8 @@ end
 -- @param rules a family's name or a path
 -- @param environment of words.environment
 -- @return the set: rules and pins (matchers), list (what each rule says, in order), renames, strips, unsourced, otherwise,
--- full, require_direct, scales, convert (a dtype, or a matcher of patterns that have one), the path, and in `place` the "file:line" of rules, otherwise and full
+-- full, require_direct, scales, convert (a dtype, or a matcher of patterns that have one), the path, and in `place` the
+-- "file:line" of rules, otherwise and full
 function rule.load(rules, environment)
    local set = { list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, files = 0, place = {}, renames = {}, live_renames = {},
                  strips = {}, search = { rename = match.search(), rename_live = match.search() } }

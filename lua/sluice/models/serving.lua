@@ -93,7 +93,8 @@ function serving.new(part, config, rank, prefixes)
       moe_r = sizes.moe_tp > 1 and mesh.coordinate(expert, rank, "tp") or 0,
       is_first = stage == 0, is_last = stage == sizes.pp - 1,
       first_layer = first_layer, last_layer = first_layer + counts[stage + 1] - 1,
-      dtype = part.dtype ~= IN_BLOCKS and part.dtype or config.dtype, in_blocks = part.dtype == IN_BLOCKS, list = {}, attributes = {}, prefixes = prefixes, unsourced = false,
+      dtype = part.dtype ~= IN_BLOCKS and part.dtype or config.dtype, in_blocks = part.dtype == IN_BLOCKS,
+      list = {}, attributes = {}, prefixes = prefixes, unsourced = false,
    }, serving)
    if config.num_experts then
       self.first_expert, self.local_experts =

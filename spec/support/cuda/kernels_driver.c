@@ -380,7 +380,9 @@ static sluice_status all_blocks(bench *b, uint64_t *numbers, sluice_error *error
             }
             shape s = { .cast = cast, .run = slc_cast_to(cast), .ndim = 2 };
             s.grid = (slc_grid){ .extent = { 128 * (int64_t)blocks, 128 }, .step = { 128 * (int64_t)item, item } };
-            s.dim[0] = (slc_stride){ .count = scales ? blocks : blocks * 128, .source = item * 128 * (scales ? 128 : 1), .destination = scales ? 4 : 128 };
+            s.dim[0] = (slc_stride){ .count = scales ? blocks : blocks * 128,
+                                       .source = item * 128 * (scales ? 128 : 1),
+                                       .destination = scales ? 4 : 128 };
             s.dim[1] = (slc_stride){ .count = scales ? 1 : 128, .source = item * (scales ? 128 : 1), .destination = scales ? 4 : 1 };
             status = one_shape(b, &s, error);
             *numbers += (uint64_t)(s.dim[0].count * s.dim[1].count);
