@@ -202,6 +202,24 @@ describe("sluice repl, without a terminal", function()
          ask({ "dry_run()" }, more).out)
    end)
 
+   it("tries conversions in this process, turned and in blocks with their scales", function()
+      local function param(name, dtype)
+         return { name = name, dtype_name = dtype, shape = { 3, 200, 256 }, src_placements = cjson.null }
+      end
+      local info = world.seal(cjson.encode({ schema = "sluice/1", master_address = "127.0.0.1", master_port = 29500, rank_offset = 1, world_size = 3,
+         src_meshes = { { name = "t", axes = { { "dp", 1 } } } }, dst_meshes = { { name = "w", axes = { { "tp", 2 } } } },
+         params = { param("half", "float32"), param("blocks", "bfloat16"), param("turned", "float32") } }))
+      local live = file(cjson.encode({ { name = "half", dtype = "float16", shape = { 3, 100, 256 } },
+         { name = "blocks", dtype = "float8_e4m3fn", shape = { 3, 200, 128 } }, { name = "blocks_s", dtype = "float32", shape = { 3, 2, 1 } },
+         { name = "turned", dtype = "float8_e4m3fn", shape = { 3, 256, 200 } }, { name = "turned_s", dtype = "float32", shape = { 3, 2, 2 } } }), ".json")
+      local rules = file([[return { scales = { ending = "_s", block = { 128, 128 } }, convert = { { "half", "float16" }, { "*", "float8_e4m3fn" } },
+         rules = { rule "half" { layout = shard("tp", 1) }, rule "blocks" { layout = shard("tp", 2) },
+            rule "turned" { permute = { 0, 2, 1 }, layout = replicate } } }]])
+      local result = ask({ "plan.problem", "dry_run()" }, { deployment = file(info, ".json"), "--live", live, "--rules", rules })
+      assert.equal("3 parameters of worker rank 1, one of each kind, in this process: moved 384.07 KB, verified 384.07 KB, every byte that is "
+         .. "written\n", result.out, result.err)
+   end)
+
    it("reads statements of several lines from standard input", function()
       local out, code = program.shell(("printf '%%s\\n' 'for i = 1, 2 do' 'print(i)' 'end' '' 'x' '#params' | $SLUICE repl %s"):format(
          program.deployment({ rules = "llama" })))

@@ -173,6 +173,8 @@ describe("a conversion in blocks", function()
       local explained = program.run({ "explain", in_blocks(), "model.layers.0.self_attn.k_proj.weight" })
       assert.truthy(explained.out:find("qkv_proj.weight_scale_inv", 1, true), explained.out)
       assert.truthy(explained.out:find("converted to float8_e4m3fn", 1, true), explained.out)
+      explained = program.run({ "explain", in_blocks(), "model.layers.0.self_attn.qkv_proj.weight_scale_inv" })
+      assert.truthy(explained.out:find("   [2:3, 0:3]     12 B   model.layers.0.self_attn.k_proj.weight  [0:128, 0:320]", 1, true), explained.out)
    end)
 
    it("is refused where a worker's cut puts two parameters into one block", function()

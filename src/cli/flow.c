@@ -38,7 +38,7 @@ static void add_pieces(flow *f, const slc_route *route, uint32_t number, sum *of
     int32_t first = f->rank < f->trainers ? f->trainers : 0;
     for (size_t i = 0; i < f->pieces.count; i++) {
         const slc_piece *piece = &f->pieces.item[i];
-        int64_t bytes = slc_box_volume(&piece->box) * route->item;
+        int64_t bytes = slc_route_numbers(route, &piece->box) * route->item;
         sum *peer = &f->peer[piece->peer - first];
         *peers += peer->seen != number + 1;
         peer->seen = number + 1;

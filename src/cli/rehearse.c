@@ -122,8 +122,7 @@ static void perform(stage_of_one *s)
     for (uint32_t i = 0; i < s->segment->ncopies; i++) {
         const slc_copy *copy = &s->segment->copy[i];
         if (copy->buffer == at->buffer)
-            slc_strided_copy(at->got + (copy->destination - at->low), shard_of(s, copy->peer) + copy->source, copy->run, copy->ndim,
-                             copy->dim);
+            slc_strided_move(at->got + (copy->destination - at->low), shard_of(s, copy->peer) + copy->source, copy);
     }
 }
 
@@ -160,25 +159,96 @@ static void want_zeros(const stage_of_one *s, const slc_landing *landing)
     } while (next_index(landing->ndim, landing->window.extent, index));
 }
 
-static void want_elements(const stage_of_one *s, const slc_target *target, const slc_landing *landing)
+/* A target's strip on this worker. An index is of elements in its box, or of what lands in its window. */
+typedef struct strip {
+    const slc_target *target;
+    const slc_landing *landing;
+    slc_cast cast;
+    int ndim, dim_of[SLC_MAX_DIMS];
+} strip;
+
+/* Writes the values of one element before any conversion. */
+static void write_element(const stage_of_one *s, const strip *of, const int64_t *index, unsigned char *to)
 {
     const slc_param *param = s->param;
-    int64_t strip[SLC_MAX_DIMS], count[SLC_MAX_DIMS], index[SLC_MAX_DIMS] = { 0 };
-    int dim_of[SLC_MAX_DIMS], ndim = slc_target_strip(param, target, strip, dim_of);
-    for (int d = 0; d < ndim; d++)
-        count[d] = landing->box.high[d] - landing->box.low[d];
-    do {
-        int64_t from[SLC_MAX_DIMS], whole = 0, at = landing->window.offset - s->image.low;
-        for (int d = 0; d < param->ndim; d++)
-            from[d] = target->source[d].start;
-        for (int d = 0; d < ndim; d++) {
-            from[dim_of[d]] += (landing->box.low[d] + index[d]) * target->source[dim_of[d]].step;
-            at += index[d] * landing->window.stride[d];
+    int64_t from[SLC_MAX_DIMS], whole = 0, item = param->dtype->bytes;
+    for (int d = 0; d < param->ndim; d++)
+        from[d] = of->target->source[d].start;
+    for (int d = 0; d < of->ndim; d++)
+        from[of->dim_of[d]] += (of->landing->box.low[d] + index[d]) * of->target->source[of->dim_of[d]].step;
+    for (int d = 0; d < param->ndim; d++)
+        whole = whole * param->shape[d] + from[d];
+    slc_values_write(&s->values, 1, (uint64_t)(whole * item), to, (size_t)item);
+}
+
+static unsigned char *wanted(const stage_of_one *s, const strip *of, const int64_t *index)
+{
+    int64_t at = of->landing->window.offset - s->image.low;
+    for (int d = 0; d < of->ndim; d++)
+        at += index[d] * of->landing->window.stride[d];
+    return s->image.want + at;
+}
+
+static void want_element(const stage_of_one *s, const strip *of, const int64_t *index)
+{
+    unsigned char one[sizeof(double) * 2];
+    if (of->cast == SLC_CAST_NONE) {
+        write_element(s, of, index, wanted(s, of, index));
+        return;
+    }
+    write_element(s, of, index, one);
+    slc_cast_row(of->cast, wanted(s, of, index), slc_cast_to(of->cast), one, slc_cast_from(of->cast), 1);
+}
+
+/* The block that begins at this element; rows and columns of blocks are the strip's dims `plane`. */
+static void want_block(const stage_of_one *s, const strip *of, const int plane[2], const int64_t *first, const int64_t *count)
+{
+    unsigned char block[SLC_BLOCK * SLC_BLOCK * sizeof(float)], landed[SLC_BLOCK];
+    const int64_t item = slc_cast_from(of->cast), unit = slc_grid_unit(of->cast), size = slc_cast_to(of->cast);
+    slc_grid grid = { .step = { SLC_BLOCK * item, item } };
+    slc_grid_scales known = { .row = -1 };
+    int64_t index[SLC_MAX_DIMS];
+    memcpy(index, first, sizeof index);
+    for (int i = 0; i < 2; i++)
+        grid.extent[i] = count[plane[i]] - first[plane[i]] < SLC_BLOCK ? count[plane[i]] - first[plane[i]] : SLC_BLOCK;
+    for (int64_t r = 0; r < grid.extent[0]; r++)
+        for (int64_t c = 0; c < grid.extent[1]; c++) {
+            index[plane[0]] = first[plane[0]] + r;
+            index[plane[1]] = first[plane[1]] + c;
+            write_element(s, of, index, block + r * grid.step[0] + c * item);
         }
-        for (int d = 0; d < param->ndim; d++)
-            whole = whole * param->shape[d] + from[d];
-        slc_values_write(&s->values, 1, (uint64_t)(whole * landing->item), s->image.want + at, (size_t)landing->item);
-    } while (next_index(ndim, count, index));
+    for (int64_t r = 0; r < (unit > 1 ? 1 : grid.extent[0]); r++) {
+        int64_t many = unit > 1 ? 1 : grid.extent[1];
+        slc_grid_row(of->cast, &grid, block, r, 0, many, landed, size, &known);
+        index[plane[0]] = first[plane[0]] / unit + r;
+        for (int64_t c = 0; c < many; c++) {
+            index[plane[1]] = first[plane[1]] / unit + c;
+            memcpy(wanted(s, of, index), landed + c * size, (size_t)size);
+        }
+    }
+}
+
+static void want_elements(const stage_of_one *s, const slc_target *target, const slc_landing *landing)
+{
+    int64_t shape[SLC_MAX_DIMS], count[SLC_MAX_DIMS], steps[SLC_MAX_DIMS], index[SLC_MAX_DIMS] = { 0 };
+    int plane[2];
+    strip of = { .target = target, .landing = landing, .cast = slc_target_cast(s->param, target) };
+    of.ndim = slc_target_strip(s->param, target, shape, of.dim_of);
+    bool blocks = slc_target_blocks(s->param, target, plane);
+    for (int d = 0; d < of.ndim; d++)
+        steps[d] = count[d] = landing->box.high[d] - landing->box.low[d];
+    for (int i = 0; i < 2 && blocks; i++)
+        steps[plane[i]] = (count[plane[i]] + SLC_BLOCK - 1) / SLC_BLOCK;
+    do {
+        int64_t first[SLC_MAX_DIMS];
+        memcpy(first, index, sizeof first);
+        for (int i = 0; i < 2 && blocks; i++)
+            first[plane[i]] *= SLC_BLOCK;
+        if (blocks)
+            want_block(s, &of, plane, first, count);
+        else
+            want_element(s, &of, first);
+    } while (next_index(of.ndim, steps, index));
 }
 
 static void expect(const stage_of_one *s)

@@ -114,12 +114,12 @@ static void push_write(lua_State *L, const slc_explainer *e, size_t index, uint3
     if (!landing.holds)
         return;
     slc_route_direct(param, target, &route);
-    slc_explain_set_number(L, "bytes", landing.clears ? 0 : slc_box_volume(&landing.box) * landing.item);
+    slc_explain_set_number(L, "bytes", landing.clears ? 0 : slc_route_numbers(&route, &landing.box) * landing.item);
     slc_explain_set_ranges(L, "window", e->question->live->item[landing.live].ndim, landing.range);
     if (landing.clears || slc_box_empty(&landing.box))
         return;
     slc_explain_set_source(L, &route, &landing.box);
-    slc_explain_set_live(L, &param->target[target], &landing.box);
+    slc_explain_set_live(L, &param->target[target], &route, &landing.box);
 }
 
 /*

@@ -103,7 +103,7 @@ void slc_explain_set_source(lua_State *L, const slc_route *route, const slc_box 
 }
 
 /* Where a box of the strip lies in the live tensor when it begins where the view begins. */
-void slc_explain_set_live(lua_State *L, const slc_target *target, const slc_box *box)
+void slc_explain_set_live(lua_State *L, const slc_target *target, const slc_route *route, const slc_box *box)
 {
     slc_range range[SLC_MAX_DIMS];
     for (int d = 0, i = 0; d < target->view.ndim; d++) {
@@ -115,7 +115,8 @@ void slc_explain_set_live(lua_State *L, const slc_target *target, const slc_box 
         int dim = i < box->ndim ? target->view.order[i] : -1;
         if (dim < 0 || dim >= box->ndim)
             return; /* a view that does not show the strip: the landing says so */
-        range[d].count = box->high[dim] - box->low[dim];
+        int64_t extent = box->high[dim] - box->low[dim], unit = slc_cast_scales(route->cast) ? route->unit[dim] : 1;
+        range[d].count = extent / unit + (extent % unit != 0);
         i++;
     }
     slc_explain_set_ranges(L, "live", target->view.ndim, range);
@@ -146,10 +147,10 @@ static int read_slice(lua_State *L)
     if (!slc_layout_box(route.layout, route.ndim, route.shape, (int32_t)luaL_checkint(L, 3), &box) || slc_box_empty(&box))
         return 0;
     lua_newtable(L);
-    slc_explain_set_number(L, "bytes", slc_box_volume(&box) * route.item);
+    slc_explain_set_number(L, "bytes", slc_route_numbers(&route, &box) * route.item);
     slc_explain_set_source(L, &route, &box);
     if (param->mode == SLC_MODE_DIRECT)
-        slc_explain_set_live(L, &param->target[route.target], &box);
+        slc_explain_set_live(L, &param->target[route.target], &route, &box);
     return 1;
 }
 
@@ -266,7 +267,7 @@ static int read_pieces(lua_State *L)
         const slc_piece *piece = &pieces->item[i];
         lua_newtable(L);
         slc_explain_set_number(L, "trainer", piece->peer);
-        slc_explain_set_number(L, "bytes", slc_box_volume(&piece->box) * route.item);
+        slc_explain_set_number(L, "bytes", slc_route_numbers(&route, &piece->box) * route.item);
         slc_explain_set_source(L, &route, &piece->box);
         lua_rawseti(L, -2, (int)i + 1);
     }

@@ -34,7 +34,7 @@ void slc_explain_set_number(lua_State *L, const char *key, int64_t number);
 void slc_explain_set_ranges(lua_State *L, const char *key, int ndim, const slc_range *range);
 /* `source`: what of the parameter a box of the strip is. `live`: where it lies in the live tensor, from the view's beginning. */
 void slc_explain_set_source(lua_State *L, const slc_route *route, const slc_box *box);
-void slc_explain_set_live(lua_State *L, const slc_target *target, const slc_box *box);
+void slc_explain_set_live(lua_State *L, const slc_target *target, const slc_route *route, const slc_box *box);
 
 extern const luaL_Reg slc_explain_workers[]; /* explain_workers.c: shard slice coordinates feeders pieces */
 
