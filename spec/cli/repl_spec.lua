@@ -211,7 +211,8 @@ describe("sluice repl, without a terminal", function()
          params = { param("half", "float32"), param("blocks", "bfloat16"), param("turned", "float32") } }))
       local live = file(cjson.encode({ { name = "half", dtype = "float16", shape = { 3, 100, 256 } },
          { name = "blocks", dtype = "float8_e4m3fn", shape = { 3, 200, 128 } }, { name = "blocks_s", dtype = "float32", shape = { 3, 2, 1 } },
-         { name = "turned", dtype = "float8_e4m3fn", shape = { 3, 256, 200 } }, { name = "turned_s", dtype = "float32", shape = { 3, 2, 2 } } }), ".json")
+         { name = "turned", dtype = "float8_e4m3fn", shape = { 3, 256, 200 } },
+         { name = "turned_s", dtype = "float32", shape = { 3, 2, 2 } } }), ".json")
       local rules = file([[return { scales = { ending = "_s", block = { 128, 128 } }, convert = { { "half", "float16" }, { "*", "float8_e4m3fn" } },
          rules = { rule "half" { layout = shard("tp", 1) }, rule "blocks" { layout = shard("tp", 2) },
             rule "turned" { permute = { 0, 2, 1 }, layout = replicate } } }]])
