@@ -88,7 +88,8 @@ function world.run(count, body, options)
    end
    for rank = 0, count - 1 do
       results[rank] = collect(children[rank], deadline)
-      problem = results[rank].raised and not good and ("%s; rank %d raised: %s"):format(tostring(problem), rank, results[rank].raised) or problem
+      local raised = not good and type(results[rank]) == "table" and results[rank].raised
+      problem = raised and ("%s; rank %d raised: %s"):format(tostring(problem), rank, raised) or problem
    end
    if not good then
       error(problem, 0)
@@ -108,14 +109,16 @@ end
 
 --- A gate between processes that are forked later: pass() waits until another one has called open(), for `passes` of them at most.
 -- So that what comes second comes second on a busy machine, too.
-function world.gate()
+-- @param seconds how long it waits (20)
+function world.gate(seconds)
+   seconds = seconds or 20
    local reader, writer = unistd.pipe()
    local gate = {}
    function gate.open(passes)
       unistd.write(writer, ("."):rep(passes or 1))
    end
    function gate.pass()
-      assert(poll.rpoll(reader, 20000) == 1, "nobody opened the gate within 20 s")
+      assert(poll.rpoll(reader, seconds * 1000) == 1, ("nobody opened the gate within %d s"):format(seconds))
       unistd.read(reader, 1)
    end
    function gate.close()
@@ -146,12 +149,19 @@ function world.dumped(pid)
    end
 end
 
---- What another process has in its memory from one address to another; "" where it cannot be read.
-function world.memory(pid, from, to)
+--- Whether another process has a text in its memory from one address to another; and how many bytes could be read there.
+function world.holds(pid, from, to, text)
    local file = assert(io.open(("/proc/%d/mem"):format(pid), "rb"))
-   local text = file:seek("set", from) and file:read(to - from) or ""
+   local found, seen, before = false, 0, ""
+   local piece = file:seek("set", from) and file:read(math.min(to - from, 2 ^ 22))
+   while piece do
+      seen = seen + #piece
+      found = found or (before .. piece):find(text, 1, true) ~= nil
+      before = piece:sub(1 - #text)
+      piece = from + seen < to and file:read(math.min(to - from - seen, 2 ^ 22)) or nil
+   end
    file:close()
-   return text
+   return found, seen
 end
 
 --- A free TCP port of the loopback interface and the listening socket that holds it, for rank 0's listen_fd.
