@@ -103,8 +103,12 @@ local function equal(text)
    return text:match("([^\n]-): equal"), "what came is not what must come"
 end
 
-add("ranks.model", "Llama-3-8B, 1 layer: FSDP 2 x TP 2 to TP 4", build .. "/sluice run examples/deployments/llama3-8b.lua --transport nccl "
-   .. "--set model.layers=1 --set 'model.config={\"vocab_size\":16000}' --json", verified)
+local one_layer = build .. "/sluice run examples/deployments/llama3-8b.lua --transport nccl --json --set model.layers=1 "
+local llama = one_layer .. "--set 'model.config={\"vocab_size\":16000}' "
+add("ranks.model", "Llama-3-8B, 1 layer: FSDP 2 x TP 2 to TP 4", llama, verified)
+add("ranks.fp8", "the same, made fp8 with scales on the way", llama .. "--set worker.dtype=float8_e4m3fn", verified)
+add("ranks.turned", "GPT-OSS-20B, 1 layer of 8 experts, turned on the way", one_layer .. "--set rules=gpt_oss "
+   .. "--set model.size=GPT-OSS-20B --set 'model.config={\"vocab_size\":16000,\"num_local_experts\":8}'", verified)
 add("ranks.killed", "one of two trainers and two workers killed", ("scripts/faults --build %s --gpu --phase first,load,last --fault kill "
    .. "--victim 0,3 --jobs 1 --json"):format(build), none_wrong)
 add("ranks.matrix_link", "the functional matrix, 2 ranks", ("scripts/matrix --build %s --transport nccl --world 2 --road link --json"):format(build),
