@@ -2,7 +2,7 @@
 #include "transport/m2n/epoch.h"
 
 #include "base/error.h"
-#include "transport/nccl/apart.h"
+#include "transport/apart.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "transport/nccl/apart.h"
+#include "transport/apart.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -24,7 +24,6 @@
  *     gate.c    a place for an update in a graph of the host's
  *     record.c  batches that come again and again, made ready once
  *     link.c    a batch over the link: copies in the order asked, and the words that order them
- *     apart.c   calls into foreign libraries that may not come back
  *
  * Transport m2n (transport/m2n/) is this transport, over a program without what nccl_m2n moves, and that beside it.
  */

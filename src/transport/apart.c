@@ -1,5 +1,5 @@
 /* apart.c: see apart.h. Owns the thread, and whatever it left behind. */
-#include "transport/nccl/apart.h"
+#include "transport/apart.h"
 
 #include "base/clock.h"
 #include "base/error.h"

@@ -3,8 +3,8 @@
  * thread and no more. What the call works on belongs to it from the start until it is taken back, and never to a transport
  * that may be gone by the time it returns.
  */
-#ifndef SLC_TRANSPORT_NCCL_APART_H
-#define SLC_TRANSPORT_NCCL_APART_H
+#ifndef SLC_TRANSPORT_APART_H
+#define SLC_TRANSPORT_APART_H
 
 #include "sluice.h"
 
