@@ -1,14 +1,11 @@
 --- Conversions bit by bit, against an oracle that decodes 16-bit numbers and looks for the nearest (spec/support/cast_oracle.h).
 
+local built = require "spec.support.built"
 local inside = require "spec.support.inside"
-
-local folder = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "")
+local shell = require "spec.support.shell"
 
 local function driver(arguments)
-   local pipe = assert(io.popen(("%sspec/cast_driver %s 2>&1"):format(folder, arguments)))
-   local text = pipe:read("*a")
-   pipe:close()
-   return text
+   return (shell(built.folder .. "spec/cast_driver " .. arguments))
 end
 
 describe("a conversion", function()

@@ -1,8 +1,11 @@
 --- sluice doctor: what facts of a machine come to, and that the command says it of this one.
 
+local gpu_run = require "spec.support.gpu_run"
 local program = require "spec.cli.program"
 local socket = require "posix.sys.socket"
 local unistd = require "posix.unistd"
+
+local on_gpu = require("spec.support.gpu").specs(it)
 
 package.path = "lua/?.lua;" .. package.path
 local findings = require "sluice.doctor".findings
@@ -106,16 +109,8 @@ describe("sluice doctor", function()
       end
    end)
 
-   it("asks the driver for GPUs, and the plugin whether it sees them", function()
-      local folder = program.path:match("^(.*/)") or ""
-      local plugin, driver = io.open(folder .. "libsluice_cuda.so"), io.open(folder .. "spec/cuda/libcuda.so.1")
-      if not plugin or not driver then
-         pending("this build has no plugin and no stand-in for CUDA's driver")
-         return
-      end
-      plugin:close()
-      driver:close()
-      local result = program.run({ "doctor" }, { LD_LIBRARY_PATH = folder .. "spec/cuda" })
+   on_gpu("asks the driver for GPUs, and the plugin whether it sees them", function()
+      local result = program.run({ "doctor" }, { LD_LIBRARY_PATH = gpu_run.CUDA })
       assert.truthy(result.out:find("\nok    GPU driver +CUDA 1%d%.%d"))
       assert.truthy(result.out:find("\nok    GPUs +%d of "))
       assert.truthy(result.out:find("\nok    libsluice_cuda +made with CUDA [%d.]+ and NCCL [%d.]+, sees %d GPU"))

@@ -2,6 +2,7 @@
 -- The program is SLUICE_PROGRAM, or build/sluice.
 
 local cjson = require "cjson"
+local shell = require "spec.support.shell"
 local signal = require "posix.signal"
 local socket = require "posix.sys.socket"
 local stdlib = require "posix.stdlib"
@@ -190,11 +191,7 @@ end
 
 --- Runs a line of shell in which $SLUICE is the program, for what its standard streams are. Returns what it wrote and its code.
 function program.shell(line)
-   local pipe = assert(io.popen(("SLUICE='%s'; { %s ; } 2>&1; echo \"code $?\""):format(program.path, line)))
-   local text = pipe:read("*a")
-   pipe:close()
-   local before, code = text:match("^(.*)code (%d+)\n$")
-   return before, tonumber(code)
+   return shell(("SLUICE='%s'; %s"):format(program.path, line))
 end
 
 --- The one JSON object of standard output; raises where there is more or less.

@@ -1,21 +1,15 @@
+--- control_driver.c under sanitizers: what a run of Lua could not see.
+
+local shell = require "spec.support.shell"
 local unistd = require "posix.unistd"
 
---- control_driver.c under sanitizers: what a run of Lua could not see.
 describe("control under sanitizers", function()
    local driver
-
-   local function run(command)
-      local pipe = assert(io.popen(command .. " 2>&1; echo $?"))
-      local text = pipe:read("*a")
-      pipe:close()
-      local output, code = text:match("^(.-)%s*(%d+)%s*$")
-      return tonumber(code), output
-   end
 
    setup(function()
       local path = os.tmpname()
       os.remove(path)
-      local code, output = run("cc -g -O1 -std=c11 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc "
+      local output, code = shell("cc -g -O1 -std=c11 -D_GNU_SOURCE -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc "
                                   .. "spec/support/control_driver.c src/base/*.c src/control/*.c -o " .. path .. " -lssl -lcrypto -lpthread")
       assert(code == 0, output)
       driver = path
@@ -29,15 +23,15 @@ describe("control under sanitizers", function()
 
    for rank = 0, 1 do
       it(("comes out clean when any allocation of rank %d fails"):format(rank), function()
-         local code, output = run(driver .. " allocations " .. rank)
+         local output, code = shell(driver .. " allocations " .. rank)
          assert.equal(0, code, output)
-         assert.is_true(tonumber(output) > 40, output)
+         assert.is_true(tonumber(output:match("%d+%s*$")) > 40, output)
       end)
    end
 
    it("stands damaged frames from strangers and from a member", function()
       local seed = tonumber(os.getenv("SLUICE_SEED")) or os.time()
-      local code, output = run(("%s damage %d 150"):format(driver, seed))
+      local output, code = shell(("%s damage %d 150"):format(driver, seed))
       assert.equal(0, code, ("SLUICE_SEED=%d: %s"):format(seed, output))
    end)
 end)

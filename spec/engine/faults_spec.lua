@@ -1,16 +1,14 @@
 --- Part of what scripts/faults runs: one victim for each phase and fault, another one in the build with sanitizers.
 
+local built = require "spec.support.built"
 local cjson = require "cjson"
+local shell = require "spec.support.shell"
 
-local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
 local sanitized = os.getenv("SLUICE_SANITIZER") ~= nil
 
 local function run(arguments)
-   local command = "ASAN_OPTIONS=detect_leaks=1 luajit scripts/faults.lua %s %s --json 2>/dev/null"
-   local pipe = assert(io.popen(command:format(build, arguments)))
-   local text = pipe:read("*a")
-   pipe:close()
-   return cjson.decode(text)
+   local command = "luajit scripts/faults.lua %s %s --json 2>/dev/null"
+   return cjson.decode((shell(command:format(built.folder, arguments), { ASAN_OPTIONS = "detect_leaks=1" })))
 end
 
 describe("four ranks, one of which comes to grief", function()

@@ -1,6 +1,7 @@
 --- The library in a host that loads it at run time, plugins come and go: spec/support/lifetime.c.
 
-local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
+local built = require "spec.support.built"
+local shell = require "spec.support.shell"
 
 describe("a host that opens the library, makes two engines, destroys them and closes it", function()
    it("holds no more heap, descriptors, threads or mappings after 1,000 times than after 100", function()
@@ -9,10 +10,9 @@ describe("a host that opens the library, makes two engines, destroys them and cl
          return
       end
       -- Blocks that the C library keeps for a thread's next request count as held there.
-      local pipe = assert(io.popen(("GLIBC_TUNABLES=glibc.malloc.tcache_count=0 %s/spec/lifetime %s/libsluice.so 1000 2>&1; echo status $?")
-         :format(build, build)))
-      local said = pipe:read("*a")
-      pipe:close()
-      assert.match("^early: (heap [^\n]*)\nlate: heap [^\n]*\nstatus 0\n$", said)
+      local said, code = shell(("%sspec/lifetime %slibsluice.so 1000"):format(built.folder, built.folder),
+         { GLIBC_TUNABLES = "glibc.malloc.tcache_count=0" })
+      assert.equal(0, code, said)
+      assert.match("^early: (heap [^\n]*)\nlate: heap [^\n]*\n$", said)
    end)
 end)

@@ -1,12 +1,10 @@
 --- Many lives of a pair of engines in one process: with an allocator that fails, and in a row.
 
+local built = require "spec.support.built"
+local shell = require "spec.support.shell"
+
 local function driver(arguments)
-   local inside = os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"
-   local folder = inside:match("^(.*)/[^/]*$")
-   local pipe = assert(io.popen(("%s/spec/engine_driver %s 2>&1"):format(folder, arguments), "r"))
-   local text = pipe:read("*a")
-   pipe:close()
-   return text
+   return (shell(built.folder .. "spec/engine_driver " .. arguments))
 end
 
 describe("a life of two engines", function()

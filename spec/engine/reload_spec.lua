@@ -1,9 +1,11 @@
 --- Other rules while ready: all ranks go over to the new plan, or the old one stays.
 
+local built = require "spec.support.built"
 local ffi = require "ffi"
 local four = require "spec.support.four"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
+local shell = require "spec.support.shell"
 local signal = require "posix.signal"
 local unistd = require "posix.unistd"
 
@@ -362,11 +364,7 @@ end)
 
 describe("reloads of two engines in one process", function()
    local function driver(arguments)
-      local folder = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
-      local pipe = assert(io.popen(("%s/spec/engine_driver %s 2>&1"):format(folder, arguments), "r"))
-      local text = pipe:read("*a")
-      pipe:close()
-      return text
+      return (shell(built.folder .. "spec/engine_driver " .. arguments))
    end
 
    it("leave neither descriptors nor memory behind, two hundred times in a row", function()

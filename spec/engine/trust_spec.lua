@@ -1,8 +1,10 @@
 --- Keys, beats and deadlines as an embedding host meets them: through sluice.h alone.
 -- contract.md: 2 (the soonest deadline, who came), 5 (a rank stopped at any step is named by every other rank).
 
+local built = require "spec.support.built"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
+local shell = require "spec.support.shell"
 local signal = require "posix.signal"
 local stat = require "posix.sys.stat"
 local unistd = require "posix.unistd"
@@ -406,11 +408,9 @@ describe("a key", function()
          pending("a sanitizer maps terabytes of its own")
          return
       end
-      local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
-      local pipe = assert(io.popen(build .. "/spec/secret_driver 2>&1; echo status $?"))
-      local said = pipe:read("*a")
-      pipe:close()
-      local ready, gone = said:match("^ready: found 0 times in (%d+) MiB\ngone: found 0 times in (%d+) MiB\nstatus 0\n$")
+      local said, code = shell(built.folder .. "spec/secret_driver")
+      assert.equal(0, code, said)
+      local ready, gone = said:match("^ready: found 0 times in (%d+) MiB\ngone: found 0 times in (%d+) MiB\n$")
       assert.is_true(ready ~= nil and ready + 0 > 2 and gone + 0 > 2, said)
    end)
 end)

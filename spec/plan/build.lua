@@ -16,7 +16,7 @@ local C = inside.declare("plan/program.h", "plan/coverage.h", "plan/replica.h", 
 
 -- A state that closes lets go of the library before the last finalisers that call into it: one more handle keeps it there.
 ffi.cdef "void *dlopen(const char *path, int mode);"
-assert(ffi.C.dlopen(os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so", 2) ~= nil)
+assert(ffi.C.dlopen(require("spec.support.built").inside, 2) ~= nil)
 
 local build = {C = C}
 

@@ -1,6 +1,7 @@
 --- What scripts/abi says of a library that differs from the record of what hosts were built against.
 
 local inside = require "spec.support.resolving"
+local shell = require "spec.support.shell"
 
 -- The record with each text of `changes` replaced by the next, as "now"; status and lines.
 local function compare(changes)
@@ -14,15 +15,13 @@ local function compare(changes)
       now = now:sub(1, from - 1) .. changes[i + 1] .. now:sub(to + 1)
    end
    local path = inside.write(now)
-   local pipe = assert(io.popen(("luajit scripts/abi.lua compare src/sluice.abi %s; echo $?"):format(path)))
-   local said = pipe:read("*a")
-   pipe:close()
+   local said, code = shell("luajit scripts/abi.lua compare src/sluice.abi " .. path)
    os.remove(path)
    local lines = {}
    for line in said:gmatch("[^\n]+") do
       lines[#lines + 1] = line:gsub("^abi: ", "")
    end
-   return tonumber(table.remove(lines)), lines
+   return code, lines
 end
 
 local REMEDY = "keep what was released, or change the soname; what was never released: scripts/abi --write"

@@ -1,21 +1,23 @@
 --- scripts/bench-m2n on the driver and the libraries that processors stand in for (spec/support/cuda/): no figure means anything
 -- there, every byte does.
 
+local built = require "spec.support.built"
 local cjson = require "cjson"
 local gpu = require "spec.support.gpu"
+local gpu_run = require "spec.support.gpu_run"
+local program = require "spec.cli.program"
+local shell = require "spec.support.shell"
 
 local it = gpu.specs(it, "m2n_bench", "spec/m2n/libnccl_m2n.so")
-local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
 
 local function bench(arguments)
-   local pipe = assert(io.popen(("NCCL_ON_CPU_BLOCKING=1 LD_LIBRARY_PATH=%s/spec/cuda SLUICE_M2N_LIBRARY=$(realpath %s/spec/m2n/libnccl_m2n.so) "
-      .. "%s/m2n_bench --tiny 1 --samples 1 %s 2>/dev/null"):format(build, build, build, arguments)))
-   local text = pipe:read("*a")
-   pipe:close()
-   return text
+   return (shell(("%sm2n_bench --tiny 1 --samples 1 %s 2>/dev/null"):format(built.folder, arguments),
+      gpu_run.environment("m2n", { NCCL_ON_CPU_BLOCKING = "1" })))
 end
 
 describe("scripts/bench-m2n", function()
+   after_each(program.cleanup)
+
    it("moves the same tensors every way, compares every byte, and goes on behind a way that fails", function()
       local text = bench("--works cross,one --ways limit,nccl,m2n,alone_2,direct_1,split_1,broadcast")
       local left = { cross = { "direct_1", "broadcast" }, one = { "direct_1" } }
@@ -31,22 +33,13 @@ describe("scripts/bench-m2n", function()
          end)
          assert.same(left[work.name], failed)
       end
-      local path = os.tmpname()
-      local file = assert(io.open(path, "w"))
-      file:write(text)
-      file:close()
-      local pipe = assert(io.popen("luajit scripts/bench-m2n.lua " .. path))
-      local said = pipe:read("*a")
-      pipe:close()
-      os.remove(path)
+      local said = shell("luajit scripts/bench-m2n.lua " .. program.file(text))
       assert.truthy(said:find("\ncross: Llama-3-8B, 226 matrices, rows of 2 to columns of 2, ", 1, true), said)
       assert.truthy(said:find("direct_1     nccl_m2n, DIRECT                           left out: ncclReshard: invalid argument: DIRECT wants GIN", 1,
          true), said)
    end)
 
    it("refuses what it does not know", function()
-      local pipe = assert(io.popen("scripts/bench-m2n --way nccl 2>&1; echo $?"))
-      assert.equal("bench-m2n: unknown argument --way; scripts/bench-m2n --help tells\n2\n", pipe:read("*a"))
-      pipe:close()
+      assert.same({ "bench-m2n: unknown argument --way; scripts/bench-m2n --help tells\n", 2 }, { shell("scripts/bench-m2n --way nccl") })
    end)
 end)

@@ -1,24 +1,22 @@
 --- scripts/check-gpu: what it checks, what it says of a check that fails or cannot run. Where there is no GPU, processors stand in for
 -- CUDA's driver and for NCCL (spec/support/cuda/).
 
+local built = require "spec.support.built"
 local cjson = require "cjson"
 local gpu = require "spec.support.gpu"
-local program = require "spec.cli.program"
+local gpu_run = require "spec.support.gpu_run"
+local shell = require "spec.support.shell"
 
 local it = gpu.specs(it)
-local folder = program.path:gsub("[^/]*$", "")
-local NCCL = folder .. "spec/nccl/libnccl.so.2"
+local folder = built.folder
 
-local function shell(line)
-   local pipe = assert(io.popen(("LD_LIBRARY_PATH=%sspec/cuda NCCL_MULTI_RANK_GPU_ENABLE=1 %s 2>&1; printf '\\n%%d' $?"):format(folder, line)))
-   local text = pipe:read("*a")
-   pipe:close()
-   local said, code = text:match("^(.*)\n(%d+)$")
-   return said:gsub("\n$", ""), tonumber(code)
+local function run(line, environment)
+   local said, code = shell(line, gpu_run.environment("nccl", environment))
+   return said:gsub("\n$", ""), code
 end
 
-local function check(arguments)
-   return shell(("scripts/check-gpu --build %s --nccl %s %s"):format(folder, NCCL, arguments))
+local function check(arguments, environment)
+   return run(("scripts/check-gpu --build %s --nccl %s %s"):format(folder, gpu_run.NCCL, arguments), environment)
 end
 
 describe("scripts/check-gpu", function()
@@ -39,13 +37,13 @@ describe("scripts/check-gpu", function()
    end)
 
    it("fails where a word is not what it must be, or another road is taken", function()
-      local text, code = shell(folder .. "gpu_check --spoil")
+      local text, code = run(folder .. "gpu_check --spoil")
       assert.equal(1, code)
       assert.matches('"rank":1,"why":"a live tensor of update 1: w4%[0%] is 0x00000001, not 0x%x+"', text)
-      text, code = shell(folder .. "gpu_check --road link --gpus 0,9")
+      text, code = run(folder .. "gpu_check --road link --gpus 0,9")
       assert.equal(3, code)
       assert.matches('"why":"GPU 9 is wanted and this machine has 2"', text)
-      text, code = shell(("SLUICE_CUDA_ON_CPU_APART=1000000 scripts/check-gpu --build %s --nccl %s --only link.names"):format(folder, NCCL))
+      text, code = check("--only link.names", { SLUICE_CUDA_ON_CPU_APART = "1000000" })
       assert.equal(1, code)
       assert.matches("link%.names +by names +FAILED", text)
    end)
@@ -59,7 +57,7 @@ describe("scripts/check-gpu", function()
       assert.same({ "check-gpu: unknown argument --lst; scripts/check-gpu --help tells", 2 }, { text, code })
       text, code = check("--list --only nothing")
       assert.same({ "check-gpu: --only (nothing) names no check; scripts/check-gpu --help tells", 2 }, { text, code })
-      text, code = shell("scripts/check-gpu --build spec")
+      text, code = run("scripts/check-gpu --build spec")
       assert.equal(3, code)
       assert.equal("check-gpu: nothing can be checked: spec has no gpu_check and libsluice_cuda.so, which are built where nvcc and nccl.h "
          .. "are found", text)

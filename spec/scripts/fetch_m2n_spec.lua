@@ -1,27 +1,21 @@
 --- scripts/fetch-m2n where it downloads nothing.
 
--- Runs the script without any package index; gives its exit status and what it said.
+local shell = require "spec.support.shell"
+
+-- Runs the script without any package index; what it said and its exit status.
 local function fetch(arguments)
-   local pipe = assert(io.popen(("PIP_INDEX_URL=http://127.0.0.1:9/ PIP_EXTRA_INDEX_URL= PIP_RETRIES=0 scripts/fetch-m2n %s 2>&1; printf '\\n%%d' $?")
-      :format(arguments)))
-   local text = pipe:read("*a")
-   pipe:close()
-   local said, code = text:match("^(.*)\n(%d+)$")
-   return tonumber(code), said
+   return shell("scripts/fetch-m2n " .. arguments, { PIP_INDEX_URL = "http://127.0.0.1:9/", PIP_EXTRA_INDEX_URL = "", PIP_RETRIES = "0" })
 end
 
-local function shell(line)
-   local pipe = assert(io.popen(line))
-   local text = pipe:read("*a")
-   pipe:close()
-   return (text:gsub("%s+$", ""))
+local function read(line)
+   return (shell(line):gsub("%s+$", ""))
 end
 
 describe("scripts/fetch-m2n", function()
    local folder
 
    before_each(function()
-      folder = shell("mktemp -d")
+      folder = read("mktemp -d")
    end)
 
    after_each(function()
@@ -29,33 +23,33 @@ describe("scripts/fetch-m2n", function()
    end)
 
    it("tells that there is no index, and leaves nothing behind", function()
-      if shell("python3 -m pip --version 2>/dev/null") == "" then
+      if read("python3 -m pip --version 2>/dev/null") == "" then
          pending("python3 has no pip")
          return
       end
-      local code, said = fetch(folder)
+      local said, code = fetch(folder)
       assert.equal(1, code)
       assert.truthy(said:find("fetch-m2n: pip could not download them: is there a network, and does pip's index carry the packages?", 1, true), said)
-      assert.equal("", shell("ls -A " .. folder))
+      assert.equal("", read("ls -A " .. folder))
    end)
 
    it("does nothing where the packages of these versions are there", function()
-      local machine = shell("uname -m")
-      local list = shell(("sed -n '/^      %s)/,/;;/s/^ *echo \"\\(.*\\)\"$/\\1/p' scripts/fetch-m2n"):format(machine))
+      local machine = read("uname -m")
+      local list = read(("sed -n '/^      %s)/,/;;/s/^ *echo \"\\(.*\\)\"$/\\1/p' scripts/fetch-m2n"):format(machine))
       assert.truthy(list:find("^nccl%-extensions==.*\nnvidia%-nccl%-cu13=="), list)
       local file = assert(io.open(folder .. "/packages", "w"))
       file:write(list, "\n")
       file:close()
-      local code, said = fetch(folder)
+      local said, code = fetch(folder)
       assert.equal(0, code)
       assert.equal(("fetch-m2n: %s holds nccl_m2n and NCCL\n"):format(folder), said)
    end)
 
    it("refuses what it does not know", function()
-      local code, said = fetch("--all")
+      local said, code = fetch("--all")
       assert.equal(1, code)
       assert.equal("fetch-m2n: unknown argument --all; scripts/fetch-m2n --help tells\n", said)
-      code, said = fetch("a b")
+      said, code = fetch("a b")
       assert.equal(1, code)
       assert.equal("fetch-m2n: one folder at most (2 arguments)\n", said)
    end)

@@ -1,5 +1,7 @@
 --- The checks that the project has of its own must be able to fail.
 
+local shell = require "spec.support.shell"
+
 local function write(path, text)
    local file = assert(io.open(path, "w"))
    file:write(text)
@@ -7,10 +9,7 @@ local function write(path, text)
 end
 
 local function run(command)
-   local pipe = assert(io.popen(command .. " 2>&1; echo status $?"))
-   local text = pipe:read("*a")
-   pipe:close()
-   return text
+   return ("%sstatus %d\n"):format(shell(command))
 end
 
 describe("scripts/lint-headers.lua", function()

@@ -1,25 +1,21 @@
 --- scripts/matrix: the functional matrix by the host transport between real processes, and by nccl where processors stand in for
 -- the GPUs (spec/support/cuda/).
 
+local built = require "spec.support.built"
 local cjson = require "cjson"
-local program = require "spec.cli.program"
+local gpu_run = require "spec.support.gpu_run"
+local shell = require "spec.support.shell"
 
 local on_gpu = require("spec.support.gpu").specs(it)
-local folder = program.path:gsub("/[^/]*$", "")
 
--- Runs the command; gives its exit status and what it printed, with both streams in one where nothing else is asked for.
+-- Runs the command; what it printed, with both streams in one where nothing else is asked for, and its exit status.
 local function matrix(arguments, environment, stream)
-   local pipe = assert(io.popen(('%s luajit scripts/matrix.lua %s %s %s; printf "\\n%%d" $?'):format(environment or "", folder, arguments,
-      stream or "2>&1")))
-   local text = pipe:read("*a")
-   pipe:close()
-   local said, code = text:match("^(.*)\n(%d+)$")
-   return tonumber(code), said
+   return shell(("luajit scripts/matrix.lua %s %s %s"):format(built.folder, arguments, stream or ""), environment)
 end
 
 -- Moves and gives the answer. Every move was exact, and each took only this road.
 local function moved(road, arguments, environment)
-   local code, text = matrix("--json " .. arguments, environment, "2>/dev/null")
+   local text, code = matrix("--json " .. arguments, environment, "2>/dev/null")
    local answer = cjson.decode(text)
    for _, move in ipairs(answer.moves) do
       assert.is_nil(move.failure)
@@ -58,17 +54,15 @@ describe("scripts/matrix", function()
    end)
 
    on_gpu("moves worlds of 4 and 8 between GPUs", function()
-      moved("link", "--world 4,8 --transport nccl --largest 120000", ("LD_LIBRARY_PATH=%s/spec/cuda"):format(folder))
+      moved("link", "--world 4,8 --transport nccl --largest 120000", gpu_run.environment("nccl"))
    end)
 
    on_gpu("moves worlds of 2 and 4 by NCCL's sends and receives", function()
-      moved("wire", "--world 2,4 --transport nccl --road wire --largest 120000",
-         ("NCCL_MULTI_RANK_GPU_ENABLE=1 LD_LIBRARY_PATH=%s/spec/cuda:%s/spec/nccl"):format(folder, folder))
+      moved("wire", "--world 2,4 --transport nccl --road wire --largest 120000", gpu_run.environment("nccl"))
    end)
 
    on_gpu("moves worlds of 4 and 8 by nccl_m2n, and by nccl what that cannot express", function()
-      local code, text = matrix("--json --world 4,8 --transport m2n --largest 120000", ("NCCL_MULTI_RANK_GPU_ENABLE=1 "
-         .. "SLUICE_M2N_LIBRARY=%s/spec/m2n/libnccl_m2n.so LD_LIBRARY_PATH=%s/spec/cuda"):format(folder, folder), "2>/dev/null")
+      local text, code = matrix("--json --world 4,8 --transport m2n --largest 120000", gpu_run.environment("m2n"), "2>/dev/null")
       assert.equal(0, code)
       for _, move in ipairs(cjson.decode(text).moves) do
          assert.is_nil(move.failure)
@@ -77,18 +71,18 @@ describe("scripts/matrix", function()
    end)
 
    it("prints a table, and what failed with its reason", function()
-      local code, text = matrix("--world 4 --filter dtypes --form sluice/1")
+      local text, code = matrix("--world 4 --filter dtypes --form sluice/1")
       assert.equal(0, code)
       assert.truthy(text:find("2 %+ 2 +sluice/1 +map +14 +%d+%.%d+ KB +%d+%.%d+ s +exact\n"), text)
       assert.truthy(text:find("1 moves of 14 cases by transport host: every byte of every update is exact", 1, true), text)
-      code, text = matrix("--world 4 --filter dtypes --form sluice/1 --transport nccl", "SLUICE_CUDA_PLUGIN=/nowhere.so")
+      text, code = matrix("--world 4 --filter dtypes --form sluice/1 --transport nccl", { SLUICE_CUDA_PLUGIN = "/nowhere.so" })
       assert.equal(1, code)
       assert.truthy(text:find("runtime: transport nccl wants libsluice_cuda.so", 1, true), text)
       assert.truthy(text:find("1 moves of 14 cases by transport nccl: 1 failed", 1, true), text)
    end)
 
    it("lists the cases with what nccl_m2n cannot do of them", function()
-      local _, text = matrix("--world 4 --list --json --filter five")
+      local text = matrix("--world 4 --list --json --filter five")
       local seen = {}
       for _, case in ipairs(cjson.decode(text)) do
          assert.equal(case.m2n, case.reason == nil)
@@ -102,7 +96,7 @@ describe("scripts/matrix", function()
       for argument, text in pairs({ ["--worlds 4"] = "unknown or incomplete argument '--worlds'", ["--form 3"] = "--form (3) is unknown",
          ["--world 4-"] = "--world (4-) must be numbers of 2 or more and ranges, as 4,8 or 4-12",
          ["--largest 0"] = "--largest (0) must be a whole number above 0" }) do
-         local code, said = matrix(argument)
+         local said, code = matrix(argument)
          assert.equal(2, code)
          assert.equal("matrix: " .. text .. "; scripts/matrix --help tells\n", said)
       end

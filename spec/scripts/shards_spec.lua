@@ -1,10 +1,13 @@
 --- The deployments of scripts/bench-shards, made small: each is planned, moved by the host transport, and verified. And the
 -- script itself, on GPUs and NCCL for which processors stand in (spec/support/cuda/).
 
+local built = require "spec.support.built"
 local cjson = require "cjson"
 local deployments = require "posix.dirent"
+local gpu_run = require "spec.support.gpu_run"
 local program = require "spec.cli.program"
 local shards = require "scripts.shards"
+local shell = require "spec.support.shell"
 
 local function run(path, settings)
    local said, code = program.shell(("$SLUICE run %s %s --transport host --updates 2 --quiet --json"):format(path, settings))
@@ -54,20 +57,14 @@ describe("experts spread over ep and cut over tp", function()
 end)
 
 describe("scripts/bench-shards", function()
-   local folder = program.path:gsub("[^/]*$", "")
-
    local function bench(arguments, environment)
-      return program.shell(("env %s scripts/bench-shards %s 2>&1"):format(environment or "", arguments))
+      return shell("scripts/bench-shards " .. arguments, environment)
    end
 
-   it("holds every row against the links, against NCCL and against its prediction, and kills a rank", function()
-      if not io.open(folder .. "shards_bench") then
-         return pending("shards_bench was not built: nvcc or nccl.h was not found")
-      end
+   built.specs(it, "shards_bench")("holds every row against the links, against NCCL and against its prediction, and kills a rank", function()
       local path = program.file("")
-      local environment = "NCCL_ON_CPU_BLOCKING=1 LD_LIBRARY_PATH=" .. folder .. "spec/cuda NCCL_MULTI_RANK_GPU_ENABLE=1"
-      local said, code = bench(("--build %s --reduced --samples 1 --rows qwen3-30b-a3b-ep4-ep2-tp2 --nccl %sspec/nccl/libnccl.so.2 "
-         .. "--json %s"):format(folder, folder, path), environment)
+      local said, code = bench(("--build %s --reduced --samples 1 --rows qwen3-30b-a3b-ep4-ep2-tp2 --nccl %s --json %s"):format(
+         built.folder, gpu_run.NCCL, path), gpu_run.environment("nccl", { NCCL_ON_CPU_BLOCKING = "1" }))
       local file = assert(io.open(path))
       local row = cjson.decode(file:read("*a")).rows[1]
       file:close()

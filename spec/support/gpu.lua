@@ -12,26 +12,18 @@
 local ffi = require "ffi"
 local built = require "spec.support.built"
 
-local folder = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "")
-
 local gpu = {}
+
+local files = { "libsluice_cuda.so", "spec/cuda/libcuda.so.1" }
 
 --- A spec file's `it` for specs that want the plugin, the driver and further files of the build folder: see spec/support/built.
 function gpu.specs(it, ...)
-   return built(it, "libsluice_cuda.so", "spec/cuda/libcuda.so.1", ...)
+   return built.specs(it, files[1], files[2], ...)
 end
 
---- Whether the plugin and the driver were built; else the spec is pending.
-function gpu.built()
-   for _, path in ipairs({ "libsluice_cuda.so", "spec/cuda/libcuda.so.1" }) do
-      local file = io.open(folder .. path)
-      if not file then
-         getfenv(2).pending(path .. " was not built: nvcc or nccl.h was not found") -- busted gives it to specs alone
-         return false
-      end
-      file:close()
-   end
-   return true
+--- Why there is no plugin or no driver; nil where both are.
+function gpu.missing()
+   return built.missing(files[1], files[2])
 end
 
 local stream = {}
@@ -53,8 +45,8 @@ local functions = {
 --- The driver, with the context of GPU `ordinal` (0) current for this thread. Once loaded, the plugin finds it, too.
 function gpu.open(ordinal)
    pcall(ffi.cdef, "int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);")
-   require("posix.stdlib").setenv("SLUICE_CUDA_PLUGIN", folder .. "libsluice_cuda.so")
-   local library = ffi.load(folder .. "spec/cuda/libcuda.so.1")
+   require("posix.stdlib").setenv("SLUICE_CUDA_PLUGIN", built.folder .. "libsluice_cuda.so")
+   local library = ffi.load(built.folder .. "spec/cuda/libcuda.so.1")
    local cuda = {}
    for name, known in pairs(functions) do
       local found, how = ffi.new("void *[1]"), ffi.new("int[1]")

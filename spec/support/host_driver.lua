@@ -1,5 +1,6 @@
 --- Starts host_driver (spec/support/host_driver.c) and reads its answer.
 
+local built = require "spec.support.built"
 local cjson = require "cjson"
 
 local driver = {}
@@ -20,8 +21,7 @@ end
 
 --- The driver of the build that the specs use.
 function driver.path()
-   local inside = os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"
-   return (inside:match("^(.*)/[^/]*$") or ".") .. "/spec/host_driver"
+   return built.folder .. "spec/host_driver"
 end
 
 --- Builds the driver under sanitizers, at a path that the caller removes.

@@ -6,6 +6,7 @@
 --    local err = inside.error()
 --    assert.equal(0, C.slc_layout_check(..., err)); print(inside.text(err))
 
+local built = require "spec.support.built"
 local ffi = require "ffi"
 
 local inside = {}
@@ -20,9 +21,9 @@ local function run(command)
    return text
 end
 
---- The library; its path is SLUICE_INSIDE, or build/libsluice_inside.so.
+--- The library.
 function inside.open()
-   library = library or ffi.load(os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so")
+   library = library or ffi.load(built.inside)
    return library
 end
 

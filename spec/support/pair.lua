@@ -4,6 +4,7 @@
 local cjson = require "cjson"
 local ffi = require "ffi"
 local gpu = require "spec.support.gpu"
+local gpu_run = require "spec.support.gpu_run"
 local host = require "spec.support.host"
 local stdlib = require "posix.stdlib"
 local unistd = require "posix.unistd"
@@ -99,6 +100,9 @@ function pair.run(body, options)
       end
       local there, stream
       if options.transport == "nccl" or options.transport == "m2n" then
+         for name, setting in pairs(gpu_run.environment(options.transport)) do
+            stdlib.setenv(name, setting)
+         end
          if options.driver then
             stdlib.setenv("SLUICE_CUDA_ON_CPU_VERSION", options.driver)
          end

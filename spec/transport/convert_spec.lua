@@ -2,10 +2,10 @@
 -- must become is said in spec/base/cast_spec.lua; here each comes to its place.
 
 local gpu = require "spec.support.gpu"
+local gpu_run = require "spec.support.gpu_run"
 local program = require "spec.cli.program"
 
 local on_gpu = gpu.specs(it)
-local folder = program.path:gsub("[^/]*$", "")
 
 local function deployment(dtype, changes)
    local made = {
@@ -63,15 +63,14 @@ describe("a conversion on the way", function()
    on_gpu("is done by the trainer's kernel as it packs for NCCL, in turns of any size", function()
       local path = deployment("bfloat16", { transport = "nccl", road = "wire", updates = 2 })
       for _, bytes in ipairs({ "4096", "1000000" }) do
-         local object = verified(path, { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_WIRE_BYTES = bytes,
-            SLUICE_NCCL_LIBRARY = folder .. "spec/nccl/libnccl.so.2", NCCL_MULTI_RANK_GPU_ENABLE = "1" }, "--batches", "2")
+         local object = verified(path, gpu_run.environment("nccl", { SLUICE_WIRE_BYTES = bytes }), "--batches", "2")
          assert.same({ wire = object.roads.wire }, object.roads)
       end
    end)
 
    on_gpu("is done by the trainer's kernel over the link", function()
       local path = deployment("float16", { transport = "nccl", updates = 2 })
-      local cuda = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
+      local cuda = gpu_run.environment("nccl")
       local object = verified(path, cuda)
       assert.equal(0, object.sent_by.copy_engines)
       local result = program.run({ "run", path, "--no-sm" }, cuda)
@@ -80,12 +79,7 @@ describe("a conversion on the way", function()
    end)
 
    it("leaves what goes whole as it is, for the loader to convert", function()
-      local rules = program.file([[return { extends = "llama", convert = "bfloat16", rules = {
-         rule "model.layers.{l}.mlp.{p=gate|up}_proj.weight" { full = "to be loaded",
-            into = "model.layers.{l}.mlp.gate_up_proj.weight" },
-         rule "model.layers.{l}.mlp.down_proj.weight" { full = "to be loaded" },
-      } }]], ".lua")
-      local object = verified(deployment("bfloat16", { rules = rules }))
+      local object = verified(deployment("bfloat16", { rules = gpu_run.full_mlp("bfloat16") }))
       assert.truthy(object.parameters_full > 0)
    end)
 
@@ -142,11 +136,10 @@ describe("a conversion in blocks", function()
 
    on_gpu("is done by kernels on the trainer, over the link and for NCCL, replayed or not", function()
       local path = in_blocks({ transport = "nccl" })
-      local cuda = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
+      local cuda = gpu_run.environment("nccl")
       assert.equal(0, verified(path, cuda, "--replay").sent_by.copy_engines)
       for _, bytes in ipairs({ "4096", "1000000" }) do
-         local object = verified(path, { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_WIRE_BYTES = bytes,
-            SLUICE_NCCL_LIBRARY = folder .. "spec/nccl/libnccl.so.2", NCCL_MULTI_RANK_GPU_ENABLE = "1" }, "--road", "wire")
+         local object = verified(path, gpu_run.environment("nccl", { SLUICE_WIRE_BYTES = bytes }), "--road", "wire")
          assert.same({ wire = object.roads.wire }, object.roads)
       end
    end)

@@ -2,6 +2,7 @@
 -- for (spec/support/cuda/), every byte checked. What the library only forbids ends a process there.
 
 local gpu = require "spec.support.gpu"
+local gpu_run = require "spec.support.gpu_run"
 local host = require "spec.support.host"
 local pair = require "spec.support.pair"
 local program = require "spec.cli.program"
@@ -10,55 +11,17 @@ local stdlib = require "posix.stdlib"
 local world = require "spec.support.world"
 
 local it = gpu.specs(it, "spec/m2n/libnccl_m2n.so")
-local folder = program.path:gsub("[^/]*$", "")
-local root = io.popen("pwd"):read("*l") .. "/"
-local absolute = folder:sub(1, 1) == "/" and folder or root .. folder
-local M2N, NCCL = absolute .. "spec/m2n/libnccl_m2n.so", absolute .. "spec/nccl/libnccl.so.2"
-
-local function run(deployment, environment, ...)
-   deployment.transport = "m2n"
-   local all = { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_M2N_LIBRARY = M2N, NCCL_MULTI_RANK_GPU_ENABLE = "1" }
-   for name, value in pairs(environment or {}) do
-      all[name] = value
-   end
-   return program.run({ "run", program.deployment(deployment), "--json", ... }, all)
-end
-
-local function verified(deployment, environment, ...)
-   local result = run(deployment, environment, ...)
-   assert.equal(0, result.code, result.err)
-   assert.same({}, result.left)
-   local object = program.json(result)
-   assert.is_true(object.verified)
-   return object
-end
-
-local function refused(deployment, environment, ...)
-   local result = run(deployment, environment)
-   assert.not_equal(0, result.code)
-   assert.same({}, result.left)
-   for _, text in ipairs({ ... }) do
-      assert.truthy(result.err:find(text, 1, true), result.err)
-   end
-end
+local verified, refused, M2N, NCCL = gpu_run.verified, gpu_run.refused, gpu_run.M2N, gpu_run.NCCL
 
 -- Everything even: all of it is nccl_m2n's.
 local function even(more)
-   local deployment = { rules = "llama", trainer = { mesh = { { "tp", 2 } } }, worker = { mesh = { { "dp", 2 }, { "tp", 2 } } },
+   local deployment = { transport = "m2n", rules = "llama", trainer = { mesh = { { "tp", 2 } } }, worker = { mesh = { { "dp", 2 }, { "tp", 2 } } },
       model = { family = "llama", config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128, num_attention_heads = 8,
          num_key_value_heads = 2, head_dim = 8, vocab_size = 1024 } } }
    for key, value in pairs(more or {}) do
       deployment[key] = value
    end
    return deployment
-end
-
-local function full_mlp()
-   return program.file([[
-return { extends = "llama", rules = {
-   rule "model.layers.{l}.mlp.{p=gate|up}_proj.weight" { full = "to be loaded", into = "model.layers.{l}.mlp.gate_up_proj.weight" },
-   rule "model.layers.{l}.mlp.down_proj.weight" { full = "to be loaded" },
-} }]], ".lua")
 end
 
 describe("the m2n transport", function()
@@ -72,7 +35,7 @@ describe("the m2n transport", function()
    end)
 
    it("fills staging slots, and load_weights finds the tensors there", function()
-      local object = verified(even({ rules = full_mlp(), updates = 2 }), {}, "--batches", "2")
+      local object = verified(even({ rules = gpu_run.full_mlp(), updates = 2 }), {}, "--batches", "2")
       assert.truthy(object.parameters_full > 0)
       assert.same({ m2n = object.roads.m2n }, object.roads)
    end)
@@ -82,7 +45,7 @@ describe("the m2n transport", function()
    end)
 
    it("leaves what the library cannot express to nccl where that is allowed, by link or by wire, and names it where not", function()
-      local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 }
+      local deployment = { transport = "m2n", rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 2 }
       for _, road in ipairs({ "link", "wire" }) do
          deployment.mix, deployment.road = true, road
          local object = verified(deployment, {}, "--batches", "2")
@@ -95,7 +58,7 @@ describe("the m2n transport", function()
 
    it("is told beforehand by sluice plan, what it cannot express with its reason", function()
       local function planned(...)
-         local result = program.run({ "plan", program.deployment(even({ transport = "m2n" })), "--json", ... })
+         local result = program.run({ "plan", program.deployment(even()), "--json", ... })
          assert.equal(0, result.code, result.err)
          return program.json(result).m2n
       end
@@ -117,7 +80,7 @@ describe("the m2n transport", function()
       refused(even(), { SLUICE_M2N_LIBRARY = "/nowhere.so" }, "transport m2n wants NVIDIA's nccl_m2n: SLUICE_M2N_LIBRARY: /nowhere.so: "
          .. "cannot open shared object file: No such file or directory")
       refused(even(), { NCCL_ON_CPU_VERSION = "23004" }, "NCCL 2.30.4 (" .. NCCL .. ") must be at least 2.30.5 for nccl_m2n (" .. M2N .. ")")
-      local apart = absolute .. "spec/nccl/libnccl_apart.so"
+      local apart = NCCL:gsub("libnccl.so.2$", "libnccl_apart.so")
       refused(even(), { SLUICE_NCCL_LIBRARY = apart }, "nccl_m2n (" .. M2N .. ") uses the NCCL of " .. NCCL .. ", and this process that of "
          .. apart .. ": they must be one file; let SLUICE_NCCL_LIBRARY name the first, or load it before the other")
    end)
@@ -128,9 +91,9 @@ describe("the m2n transport", function()
       local packages = environment .. "/lib/python3.11/site-packages"
       local m2n, nccl = packages .. "/nccl/m2n/lib/cu13/", packages .. "/nvidia/nccl/lib/"
       assert(os.execute(("mkdir -p %s %s && cp %s %s && cp %s %s"):format(m2n, nccl, M2N, m2n, NCCL, nccl)) == 0)
-      local result = run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment })
+      local result = gpu_run.run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment })
       os.execute("rm " .. nccl .. "libnccl.so.2")
-      local without = run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment, LD_LIBRARY_PATH = folder .. "spec/cuda:/nowhere",
+      local without = gpu_run.run(even(), { SLUICE_M2N_LIBRARY = false, VIRTUAL_ENV = environment, LD_LIBRARY_PATH = gpu_run.CUDA .. ":/nowhere",
          NCCL_ON_CPU_VERSION = "23004" })
       os.execute("rm -r " .. environment)
       assert.equal(0, result.code, result.err)
@@ -143,7 +106,7 @@ describe("the m2n transport", function()
       for _, case in ipairs({ { "Init:1", "ncclM2nInit on rank %d: unhandled system error (made to fail)" },
          { "Reshard:3", "ncclReshard of %S+ on rank %d: internal error (made to fail)" },
          { "GroupEnd:2", "ncclM2nGroupEnd on rank %d: internal error (made to fail)" } }) do
-         local result = run(even({ grouped = true }), { M2N_ON_CPU_FAIL = case[1] })
+         local result = gpu_run.run(even({ grouped = true }), { M2N_ON_CPU_FAIL = case[1] })
          assert.not_equal(0, result.code)
          assert.same({}, result.left)
          assert.truthy(result.err:find((case[2]:gsub("[()]", "%%%0"):gsub("%%d", "%%d+"))), result.err)
@@ -153,11 +116,7 @@ end)
 
 local function couple(body, options)
    options.transport = "m2n"
-   return pair.run(function(self, rank, port)
-      stdlib.setenv("SLUICE_M2N_LIBRARY", M2N)
-      stdlib.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-      return body(self, rank, port)
-   end, options)
+   return pair.run(body, options)
 end
 
 describe("a pair of ranks by m2n", function()

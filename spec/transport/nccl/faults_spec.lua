@@ -1,17 +1,16 @@
 --- Part of what scripts/faults --gpu and --wire run: the nccl transport, one victim for each phase and fault, on the driver that
 -- processors stand in for. The same must come of each case as with the host transport.
 
+local built = require "spec.support.built"
 local cjson = require "cjson"
+local gpu_run = require "spec.support.gpu_run"
+local shell = require "spec.support.shell"
 
 local it = require("spec.support.gpu").specs(it, "spec/nccl/libnccl.so.2")
 
-local build = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):match("^(.*)/[^/]*$")
-
-local function judge(arguments, environment, least)
-   local command = "env LD_LIBRARY_PATH=%s/spec/cuda %s luajit scripts/faults.lua %s %s --sample 2 --delay 3 --json 2>/dev/null"
-   local pipe = assert(io.popen(command:format(build, environment, build, arguments)))
-   local said = cjson.decode(pipe:read("*a"))
-   pipe:close()
+local function judge(arguments, least)
+   local command = "luajit scripts/faults.lua %s %s --sample 2 --delay 3 --json 2>/dev/null"
+   local said = cjson.decode((shell(command:format(built.folder, arguments), gpu_run.environment("nccl"))))
    local wrong, ran = {}, 0
    for _, case in ipairs(said.cases) do
       ran = ran + (case.wrong and 1 or 0)
@@ -25,11 +24,10 @@ end
 
 describe("four ranks on GPUs, one of which comes to grief", function()
    it("end as they must and begin again, whatever happens at any step", function()
-      judge("--gpu", "", 130)
+      judge("--gpu", 130)
    end)
 
    it("do so by NCCL, too, where that is what they join, wait in and move by", function()
-      judge("--wire --phase round3,round4,transport,meet,first,middle,load,finish --fault kill,stop,exit,cut,late,alloc,callback,disagree",
-         "NCCL_MULTI_RANK_GPU_ENABLE=1 SLUICE_NCCL_LIBRARY=" .. build .. "/spec/nccl/libnccl.so.2", 50)
+      judge("--wire --phase round3,round4,transport,meet,first,middle,load,finish --fault kill,stop,exit,cut,late,alloc,callback,disagree", 50)
    end)
 end)

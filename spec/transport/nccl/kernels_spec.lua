@@ -1,16 +1,14 @@
 --- The kernels of the nccl transport, done by the processors of this machine (spec/support/cuda), byte by byte against a loop.
 
-local folder = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "")
+local built = require "spec.support.built"
+local gpu_run = require "spec.support.gpu_run"
+local shell = require "spec.support.shell"
 
-local it = require("spec.support.built")(it, "spec/kernels_driver")
+local it = built.specs(it, "spec/kernels_driver")
 
 describe("the kernels of libsluice_cuda", function()
    local function driver(arguments, environment)
-      local pipe = assert(io.popen(("%s LD_LIBRARY_PATH=%sspec/cuda %sspec/kernels_driver %s 2>&1"):format(environment or "", folder,
-         folder, arguments)))
-      local text = pipe:read("*a")
-      pipe:close()
-      return text
+      return (shell(built.folder .. "spec/kernels_driver " .. arguments, gpu_run.environment("nccl", environment)))
    end
 
    it("copy, turn and convert random strided boxes of up to nine dims, at any alignment, as loops over single bytes and elements do", function()
@@ -25,7 +23,7 @@ describe("the kernels of libsluice_cuda", function()
    end)
 
    it("are refused by name for a GPU that they are not compiled for", function()
-      local text = driver("1 1", "SLUICE_CUDA_ON_CPU_OLD=1")
+      local text = driver("1 1", { SLUICE_CUDA_ON_CPU_OLD = "1" })
       assert.equal("seed 1: runtime: GPU 0 is older than those that the plugin has kernels for\n", text)
    end)
 end)

@@ -2,26 +2,14 @@
 -- (spec/support/cuda/), real ranks, every byte checked.
 
 local gpu = require "spec.support.gpu"
+local gpu_run = require "spec.support.gpu_run"
 local program = require "spec.cli.program"
 
 local on_gpu = gpu.specs(it)
-local folder = program.path:gsub("[^/]*$", "")
-
-local function run(deployment, environment, ...)
-   deployment.transport = "nccl"
-   local all = { LD_LIBRARY_PATH = folder .. "spec/cuda" }
-   for name, value in pairs(environment) do
-      all[name] = value
-   end
-   return program.run({ "run", program.deployment(deployment), "--json", ... }, all)
-end
 
 local function verified(deployment, environment, ...)
-   local result = run(deployment, environment, ...)
-   assert.equal(0, result.code, result.err)
-   assert.same({}, result.left)
-   local object = program.json(result)
-   assert.is_true(object.verified)
+   deployment.transport = "nccl"
+   local object = gpu_run.verified(deployment, environment, ...)
    assert.same({ link = object.roads.link }, object.roads)
    return object
 end
@@ -31,14 +19,6 @@ local experts = {
    config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128, num_attention_heads = 8, num_key_value_heads = 2,
       head_dim = 16, vocab_size = 1000, num_experts = 6, moe_intermediate_size = 32 },
 }
-
-local function full_mlp()
-   return program.file([[
-return { extends = "llama", rules = {
-   rule "model.layers.{l}.mlp.{p=gate|up}_proj.weight" { full = "to be loaded", into = "model.layers.{l}.mlp.gate_up_proj.weight" },
-   rule "model.layers.{l}.mlp.down_proj.weight" { full = "to be loaded" },
-} }]], ".lua")
-end
 
 describe("the nccl transport over the link", function()
    after_each(program.cleanup)
@@ -56,8 +36,7 @@ describe("the nccl transport over the link", function()
    end)
 
    on_gpu("stages full parameters in memory of the GPU, and load_weights finds them there", function()
-      local deployment = { rules = full_mlp() }
-      local object = verified(deployment, {}, "--batches", "2")
+      local object = verified({ rules = gpu_run.full_mlp() }, {}, "--batches", "2")
       assert.truthy(object.parameters_full > 0)
    end)
 
@@ -83,11 +62,11 @@ describe("the nccl transport over the link", function()
       local deployment = { rules = "llama", trainer = { mesh = { { "fsdp", 2 }, { "tp", 2 } } }, updates = 3 }
       verified(deployment, {}, "--replay", "--batches", "3")
       verified(deployment, { SLUICE_CUDA_ON_CPU_VERSION = "12000" }, "--replay")
-      verified({ rules = full_mlp(), updates = 2 }, {}, "--replay", "--batches", "2")
+      verified({ rules = gpu_run.full_mlp(), updates = 2 }, {}, "--replay", "--batches", "2")
    end)
 
    on_gpu("says that it wants a driver where there is none", function()
-      local result = run({}, { LD_LIBRARY_PATH = false })
+      local result = gpu_run.run({ transport = "nccl" }, { LD_LIBRARY_PATH = false })
       assert.equal(2, result.code)
       if result.err:find("libcuda.so.1", 1, true) then
          local said = "transport nccl wants an NVIDIA driver: libcuda.so.1: cannot open shared object file"
@@ -106,8 +85,7 @@ describe("the nccl transport over the link", function()
    end)
 
    on_gpu("refuses a road of the host transport", function()
-      local result = run({}, {}, "--road", "pull")
+      local result = gpu_run.refused({ transport = "nccl", road = "pull" }, {}, 'road ("pull") must be one of link and wire')
       assert.equal(2, result.code)
-      assert.truthy(result.err:find('road ("pull") must be one of link and wire', 1, true), result.err)
    end)
 end)

@@ -1,11 +1,12 @@
 --- libsluice_cuda says what it was built against, without needing CUDA or NCCL in the process.
 
+local built = require "spec.support.built"
 local ffi = require "ffi"
 local inside = require "spec.support.inside"
+local shell = require "spec.support.shell"
 
-local path = (os.getenv("SLUICE_INSIDE") or "build/libsluice_inside.so"):gsub("[^/]*$", "") .. "libsluice_cuda.so"
-
-local it = require("spec.support.built")(it, "libsluice_cuda.so")
+local it = built.specs(it, "libsluice_cuda.so")
+local path = built.folder .. "libsluice_cuda.so"
 
 describe("the CUDA plugin", function()
    it("tells the versions of Sluice, CUDA and NCCL that it was built against", function()
@@ -19,19 +20,16 @@ describe("the CUDA plugin", function()
    end)
 
    it("exports its door and nothing else", function()
-      local pipe = assert(io.popen("nm --dynamic --defined-only " .. path))
       local names = {}
-      for name in pipe:read("*a"):gmatch("%x+ %u ([%w_]+)") do
+      for name in shell("nm --dynamic --defined-only " .. path):gmatch("%x+ %u ([%w_]+)") do
          names[#names + 1] = name
       end
-      pipe:close()
       assert.same({ "sluice_cuda_plugin_open" }, names)
    end)
 
    it("loads neither CUDA nor NCCL by itself", function()
-      local pipe = assert(io.popen("readelf -d " .. path))
-      local text = pipe:read("*a")
-      pipe:close()
+      local text, code = shell("readelf -d " .. path)
+      assert.equal(0, code)
       assert.is_nil(text:find("NEEDED[^\n]*cuda"))
       assert.is_nil(text:find("NEEDED[^\n]*nccl"))
    end)

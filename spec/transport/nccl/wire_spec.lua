@@ -2,6 +2,7 @@
 -- (spec/support/cuda/), every byte checked.
 
 local gpu = require "spec.support.gpu"
+local gpu_run = require "spec.support.gpu_run"
 local host = require "spec.support.host"
 local pair = require "spec.support.pair"
 local program = require "spec.cli.program"
@@ -9,25 +10,11 @@ local stdlib = require "posix.stdlib"
 local unistd = require "posix.unistd"
 
 local it = gpu.specs(it)
-local folder = program.path:gsub("[^/]*$", "")
-local NCCL = folder .. "spec/nccl/libnccl.so.2"
-
-local function run(deployment, environment, ...)
-   deployment.transport = "nccl"
-   local all = { LD_LIBRARY_PATH = folder .. "spec/cuda", SLUICE_NCCL_LIBRARY = NCCL, NCCL_MULTI_RANK_GPU_ENABLE = "1" }
-   for name, value in pairs(environment) do
-      all[name] = value
-   end
-   return program.run({ "run", program.deployment(deployment), "--json", ... }, all)
-end
+local NCCL = gpu_run.NCCL
 
 local function verified(deployment, environment, ...)
-   local result = run(deployment, environment, ...)
-   assert.equal(0, result.code, result.err)
-   assert.same({}, result.left)
-   local object = program.json(result)
-   assert.is_true(object.verified)
-   return object
+   deployment.transport = "nccl"
+   return gpu_run.verified(deployment, environment, ...)
 end
 
 local function by_wire(deployment, environment, ...)
@@ -37,19 +24,9 @@ local function by_wire(deployment, environment, ...)
    return object
 end
 
-local function full_mlp()
-   return program.file([[
-return { extends = "llama", rules = {
-   rule "model.layers.{l}.mlp.{p=gate|up}_proj.weight" { full = "to be loaded", into = "model.layers.{l}.mlp.gate_up_proj.weight" },
-   rule "model.layers.{l}.mlp.down_proj.weight" { full = "to be loaded" },
-} }]], ".lua")
-end
-
 local function refused(deployment, environment, text)
-   deployment.road = "wire"
-   local result = run(deployment, environment)
-   assert.equal(2, result.code, result.err)
-   assert.truthy(result.err:find(text, 1, true), result.err)
+   deployment.transport, deployment.road = "nccl", "wire"
+   assert.equal(2, gpu_run.refused(deployment, environment, text).code)
 end
 
 describe("the nccl transport by wire", function()
@@ -72,7 +49,7 @@ describe("the nccl transport by wire", function()
    end)
 
    it("fills staging slots, and load_weights finds the tensors there", function()
-      local object = by_wire({ rules = full_mlp() }, { SLUICE_WIRE_BYTES = "4096" }, "--batches", "2")
+      local object = by_wire({ rules = gpu_run.full_mlp() }, { SLUICE_WIRE_BYTES = "4096" }, "--batches", "2")
       assert.truthy(object.parameters_full > 0)
    end)
 
@@ -90,7 +67,7 @@ describe("the nccl transport by wire", function()
 
    it("takes over for the pairs whose link cannot be made, whichever end finds that", function()
       for _, bytes in ipairs({ "0", "5000" }) do -- a trainer's words cannot be mapped, or only a worker's tensors
-         local object = verified({ rules = full_mlp(), trainer = { mesh = { { "fsdp", 4 } } }, worker = { mesh = { { "tp", 2 } } } },
+         local object = verified({ rules = gpu_run.full_mlp(), trainer = { mesh = { { "fsdp", 4 } } }, worker = { mesh = { { "tp", 2 } } } },
             { SLUICE_CUDA_ON_CPU_APART = bytes })
          assert.same({ link = 1, wire = 3 }, object.roads) -- the last trainer is on the workers' GPU
       end
@@ -116,7 +93,7 @@ describe("the nccl transport by wire", function()
       for _, case in ipairs({ { "CommInitRankConfig:1", "ncclCommInitRankConfig on rank %d: unhandled system error (made to fail)" },
          { "GroupEnd:2", "ncclGroupEnd on rank %d: unhandled cuda error (made to fail, or the stream does not take it)" },
          { "Recv:5", "ncclRecv on rank %d: unhandled system error (made to fail)" } }) do
-         local result = run({ rules = "llama", road = "wire" }, { NCCL_ON_CPU_FAIL = case[1] })
+         local result = gpu_run.run({ rules = "llama", transport = "nccl", road = "wire" }, { NCCL_ON_CPU_FAIL = case[1] })
          assert.not_equal(0, result.code)
          assert.same({}, result.left)
          assert.truthy(result.err:find((case[2]:gsub("%%d", "%%d+"):gsub("[()]", "%%%0"))), result.err)
@@ -126,11 +103,7 @@ end)
 
 local function couple(body, options)
    options.transport, options.road = "nccl", "wire"
-   return pair.run(function(self, rank, port)
-      stdlib.setenv("SLUICE_NCCL_LIBRARY", NCCL)
-      stdlib.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-      return body(self, rank, port)
-   end, options)
+   return pair.run(body, options)
 end
 
 describe("a communicator", function()
