@@ -124,7 +124,9 @@ local function clean(text)
 end
 
 local function sanitized(tool, name, what, line)
-   add(tool .. "." .. name, what .. ", " .. tool, ("compute-sanitizer --tool %s --target-processes all --error-exitcode 9 %s"):format(tool, line),
+   -- What a call of CUDA answers is looked at by whoever made it, and NCCL asks for kernels that it has not.
+   add(tool .. "." .. name, what .. ", " .. tool,
+      ("compute-sanitizer --tool %s --target-processes all --report-api-errors no --error-exitcode 9 %s"):format(tool, line),
       clean, { timeout = 240, optional = true })
 end
 

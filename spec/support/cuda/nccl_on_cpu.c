@@ -87,6 +87,10 @@ struct ncclComm {
     struct member *member;
     pthread_t joining;
     bool joined_thread;
+    ncclComm_t *out;        /* where a communicator that is split off goes once it is there */
+    struct ncclComm *split; /* the one that is being split off */
+    struct ncclComm *parent; /* while this one is being split off */
+    int splits;
     volatile ncclResult_t state;
     volatile bool aborting, finalized, revoked;
     struct ncclComm *next; /* of all that there are */
@@ -182,13 +186,18 @@ static struct hello own_hello(const struct ncclComm *comm)
     return (struct hello){ .rank = comm->rank, .count = comm->count, .version = version(), .device = comm->device };
 }
 
+static bool is_ending(const struct ncclComm *comm)
+{
+    return comm->aborting || (comm->parent != NULL && comm->parent->aborting);
+}
+
 static bool exchange_hello(struct ncclComm *comm, int fd, struct hello *theirs)
 {
     struct hello mine = own_hello(comm);
     size_t got = 0;
     if (send(fd, &mine, sizeof mine, MSG_NOSIGNAL) != (ssize_t)sizeof mine)
         return false;
-    while (got < sizeof *theirs && !comm->aborting) {
+    while (got < sizeof *theirs && !is_ending(comm)) {
         struct pollfd wanted = { .fd = fd, .events = POLLIN };
         if (poll(&wanted, 1, 10) == 0)
             continue;
@@ -210,19 +219,19 @@ static void take_member(struct ncclComm *comm, int fd, const struct hello *their
 static bool meet(struct ncclComm *comm)
 {
     struct hello theirs;
-    for (int rank = 0; rank < comm->rank && !comm->aborting; rank++) {
+    for (int rank = 0; rank < comm->rank && !is_ending(comm); rank++) {
         struct sockaddr_un address;
         socklen_t length = address_of(comm, rank, &address);
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        while (!comm->aborting && connect(fd, (struct sockaddr *)&address, length) != 0)
+        while (!is_ending(comm) && connect(fd, (struct sockaddr *)&address, length) != 0)
             pause_a_little();
-        if (comm->aborting || !exchange_hello(comm, fd, &theirs)) {
+        if (is_ending(comm) || !exchange_hello(comm, fd, &theirs)) {
             close(fd);
             return false;
         }
         take_member(comm, fd, &theirs);
     }
-    for (int missing = comm->count - 1 - comm->rank; missing > 0 && !comm->aborting;) {
+    for (int missing = comm->count - 1 - comm->rank; missing > 0 && !is_ending(comm);) {
         struct pollfd wanted = { .fd = comm->listener, .events = POLLIN };
         if (poll(&wanted, 1, 10) == 0)
             continue;
@@ -236,7 +245,7 @@ static bool meet(struct ncclComm *comm)
         take_member(comm, fd, &theirs);
         missing--;
     }
-    return !comm->aborting;
+    return !is_ending(comm);
 }
 
 static bool shares_a_gpu(const struct ncclComm *comm)
@@ -277,6 +286,23 @@ static void free_comm(struct ncclComm *comm)
     free(comm);
 }
 
+static struct ncclComm *new_comm(const unsigned char name[16], int rank, int count, CUdevice device)
+{
+    struct ncclComm *comm = calloc(1, sizeof *comm);
+    if (comm == NULL || (comm->member = calloc((size_t)count, sizeof *comm->member)) == NULL) {
+        free(comm);
+        return NULL;
+    }
+    memcpy(comm->name, name, sizeof comm->name);
+    comm->rank = rank;
+    comm->count = count;
+    comm->device = device;
+    comm->state = ncclInProgress;
+    for (int i = 0; i < count; i++)
+        comm->member[i] = (struct member){ .fd = -1, .device = -1 };
+    return comm;
+}
+
 PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     CUdevice device;
@@ -288,18 +314,9 @@ PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqu
     bool blocks = config == NULL || config->blocking != 0;
     if ((blocks && getenv("NCCL_ON_CPU_BLOCKING") == NULL) || count < 1 || rank < 0 || rank >= count)
         return say(ncclInvalidArgument, "a rank outside of the communicator, or one that blocks");
-    struct ncclComm *comm = calloc(1, sizeof *comm);
-    if (comm == NULL || (comm->member = calloc((size_t)count, sizeof *comm->member)) == NULL) {
-        free(comm);
+    struct ncclComm *comm = new_comm((const unsigned char *)id.internal + 16, rank, count, device);
+    if (comm == NULL)
         return say(ncclSystemError, "no memory");
-    }
-    memcpy(comm->name, id.internal + 16, sizeof comm->name);
-    comm->rank = rank;
-    comm->count = count;
-    comm->device = device;
-    comm->state = ncclInProgress;
-    for (int i = 0; i < count; i++)
-        comm->member[i] = (struct member){ .fd = -1, .device = -1 };
     if (!listen_for_members(comm) || pthread_create(&comm->joining, NULL, join, comm) != 0) {
         free_comm(comm);
         return say(ncclSystemError, "an id that is in use");
@@ -311,6 +328,51 @@ PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqu
         return ncclInProgress;
     (void)pthread_join(comm->joining, NULL);
     return comm->state;
+}
+
+static void *join_split(void *context)
+{
+    struct ncclComm *comm = context, *made = comm->split;
+    made->parent = comm;
+    made->state = meet(made) ? ncclSuccess : ncclRemoteError;
+    made->parent = NULL;
+    if (made->state == ncclSuccess) {
+        list(made, true);
+        *comm->out = made;
+    } else {
+        free_comm(made);
+    }
+    comm->split = NULL;
+    comm->state = *comm->out != NULL ? ncclSuccess : ncclRemoteError;
+    return NULL;
+}
+
+/* Here it must be of all members in their order, out of one that does not block, and block itself. */
+PUBLIC ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
+{
+    *out = NULL;
+    if (must_fail("CommSplit"))
+        return say(ncclSystemError, "made to fail");
+    if (color != 0 || key != comm->rank || config == NULL || config->blocking != 1 || comm->state != ncclSuccess || comm->finalized)
+        return say(ncclInvalidArgument, "a part of a communicator, another order, or one that does not block");
+    unsigned char name[sizeof comm->name];
+    memcpy(name, comm->name, sizeof name);
+    name[0] = (unsigned char)(name[0] + ++comm->splits);
+    struct ncclComm *made = new_comm(name, comm->rank, comm->count, comm->device);
+    if (made == NULL)
+        return say(ncclSystemError, "no memory");
+    if (comm->joined_thread)
+        (void)pthread_join(comm->joining, NULL);
+    comm->split = made;
+    comm->out = out;
+    comm->state = ncclInProgress;
+    comm->joined_thread = listen_for_members(made) && pthread_create(&comm->joining, NULL, join_split, comm) == 0;
+    if (comm->joined_thread)
+        return ncclInProgress;
+    comm->split = NULL;
+    comm->state = ncclSystemError;
+    free_comm(made);
+    return say(ncclSystemError, "no thread");
 }
 
 /* ---- operations ---- */

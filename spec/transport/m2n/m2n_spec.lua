@@ -103,6 +103,7 @@ describe("the m2n transport", function()
    it("says the call, the parameter, the rank and the library's own words where a call fails; what cannot work fails at init", function()
       refused(even(), { NCCL_RESHARD_COPY_ALGORITHM = "DIRECT" }, "connect: refused", "ncclReshard on rank 0: invalid argument (DIRECT wants GIN, "
          .. "and there is no network card)")
+      refused(even(), { NCCL_ON_CPU_FAIL = "CommSplit:1" }, "connect: refused", "ncclCommSplit on rank 0: unhandled system error (made to fail)")
       for _, case in ipairs({ { "Init:1", "ncclM2nInit on rank %d: unhandled system error (made to fail)" },
          { "Reshard:3", "ncclReshard of %S+ on rank %d: internal error (made to fail)" },
          { "GroupEnd:2", "ncclM2nGroupEnd on rank %d: internal error (made to fail)" } }) do

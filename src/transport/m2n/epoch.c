@@ -12,11 +12,11 @@
 static const char STAGE[] = "runtime";
 static const double LONGEST_END_S = 2; /* of a call, once it is of no use any more */
 
-/* A communicator of a member that has ended, while others of the process go on. */
+/* Communicators of a member that has ended, while others of the process go on. */
 struct waiting {
     struct waiting *next;
     slc_nccl nccl;
-    slc_comm comm;
+    slc_comm comm, twin;
 };
 
 /*
@@ -111,6 +111,24 @@ sluice_status slc_epoch_open(slc_keep *keep, const slc_device *device, int32_t m
     return SLUICE_OK;
 }
 
+sluice_status slc_epoch_twin(slc_m2n_member *member, slc_wait *wait, sluice_error *error)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    if (member->max_cta > 0)
+        config.maxCTAs = member->max_cta;
+    ncclComm_t *made = slc_allocate_zeroed(1, sizeof *made);
+    if (made == NULL)
+        return slc_fail_memory(error, wait->stage, "a communicator", sizeof *made);
+    ncclResult_t result = member->m2n.split(member->comm.handle, 0, member->comm.rank, made, &config);
+    sluice_status status = slc_comm_settle(&member->comm, result, "ncclCommSplit", wait, error);
+    if (status != SLUICE_OK)
+        return status; /* *made stays: whatever is still under way may write to it */
+    member->twin = (slc_comm){ .nccl = &member->nccl, .handle = *made, .rank = member->comm.rank };
+    slc_release(made);
+    return member->twin.handle != NULL ? SLUICE_OK : slc_fail(error, SLUICE_SYSTEM, wait->stage, "ncclCommSplit made no communicator");
+}
+
 /* ---- calls ---- */
 
 /* What is done apart: orders, or with `ends` the finalization. */
@@ -176,7 +194,7 @@ static void submit(struct work *work)
         work->name = order->name;
         tell_side(&source, &order->call, &order->call.source, order->source);
         tell_side(&destination, &order->call, &order->call.destination, order->destination);
-        good = note(work, m2n->reshard(work->member->handle, work->member->comm.handle, &source.tensor, &destination.tensor,
+        good = note(work, m2n->reshard(work->member->handle, work->member->twin.handle, &source.tensor, &destination.tensor,
                                       work->member->stream),
                     "ncclReshard");
     }
@@ -280,10 +298,10 @@ void slc_epoch_break(slc_m2n_member *member)
     slc_apart *apart = NULL;
     bool again = member->comm.broken && member->broken;
     member->broken = member->comm.broken = true;
-    struct revoke *revoke = member->comm.handle == NULL || again ? NULL : slc_allocate_zeroed(1, sizeof *revoke);
+    struct revoke *revoke = member->twin.handle == NULL || again ? NULL : slc_allocate_zeroed(1, sizeof *revoke);
     if (revoke == NULL)
         return;
-    *revoke = (struct revoke){ .call = member->m2n.revoke, .comm = member->comm.handle };
+    *revoke = (struct revoke){ .call = member->m2n.revoke, .comm = member->twin.handle };
     if (slc_apart_start(run_revoke, slc_release, revoke, &apart, NULL) != SLUICE_OK || slc_apart_end(apart, LONGEST_END_S))
         slc_release(revoke);
 }
@@ -309,6 +327,13 @@ static bool finalize(slc_m2n_member *member, const slc_log *log)
     return good;
 }
 
+/* The twin has nothing under way: to abort it is to free it, and unlike its finalization waits for no other rank. */
+static void close_both(slc_comm *comm, slc_comm *twin, const slc_log *log)
+{
+    slc_comm_abort(twin, log);
+    slc_comm_close(comm, log);
+}
+
 static void close_waiting(const slc_log *log)
 {
     pthread_mutex_lock(&process.books);
@@ -318,28 +343,28 @@ static void close_waiting(const slc_log *log)
     pthread_mutex_unlock(&process.books);
     while (list != NULL) {
         struct waiting *next = list->next;
-        list->comm.nccl = &list->nccl;
-        slc_comm_close(&list->comm, log);
+        list->comm.nccl = list->twin.nccl = &list->nccl;
+        close_both(&list->comm, &list->twin, log);
         slc_release(list);
         list = next;
     }
 }
 
-/* The communicator goes now, or with the last member. */
+/* The communicators go now, or with the last member. */
 static void part(slc_m2n_member *member, const slc_log *log)
 {
     struct waiting *waiting = slc_allocate_zeroed(1, sizeof *waiting);
     pthread_mutex_lock(&process.books);
     bool last = --process.members == 0;
     if (!last && waiting != NULL && member->comm.handle != NULL) {
-        *waiting = (struct waiting){ .next = process.waiting, .nccl = member->nccl, .comm = member->comm };
+        *waiting = (struct waiting){ .next = process.waiting, .nccl = member->nccl, .comm = member->comm, .twin = member->twin };
         process.waiting = waiting;
-        member->comm.handle = NULL;
+        member->comm.handle = member->twin.handle = NULL;
         waiting = NULL;
     }
     pthread_mutex_unlock(&process.books);
     slc_release(waiting);
-    slc_comm_close(&member->comm, log);
+    close_both(&member->comm, &member->twin, log);
     close_waiting(log);
     slc_release(member);
 }
@@ -360,5 +385,6 @@ void slc_epoch_leave(slc_keep *keep, slc_m2n_member *member, const slc_cuda *cud
         part(member, log);
         return;
     }
-    slc_comm_abort(&member->comm, log); /* what its kernels hold of the GPU */
+    slc_comm_abort(&member->twin, log); /* what its kernels hold of the GPU */
+    slc_comm_abort(&member->comm, log);
 }

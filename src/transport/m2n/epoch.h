@@ -4,8 +4,9 @@
  * may hang with the peers of a call. So here: one call at a time in the process, each on a thread that may be left behind;
  * device work ends before a handle is finalized, and no communicator goes before the last handle did.
  *
- * A member of an epoch is one rank of one engine: a communicator of all its world's ranks, and a handle. Rules that are
- * reloaded go on with the member that there is.
+ * A member of an epoch is one rank of one engine: a communicator of all its world's ranks that does not block, by which they
+ * find each other under a deadline; its twin, which blocks, for the library's calls, since each would cost NCCL a thread on one
+ * that does not; and a handle. Rules that are reloaded go on with the member that there is.
  */
 #ifndef SLC_TRANSPORT_M2N_EPOCH_H
 #define SLC_TRANSPORT_M2N_EPOCH_H
@@ -18,7 +19,8 @@
 typedef struct slc_m2n_member {
     slc_m2n m2n;
     slc_nccl nccl;
-    slc_comm comm;          /* not joined yet: handle is NULL */
+    slc_comm comm;          /* not joined yet: handle is NULL; transport nccl's, too */
+    slc_comm twin;          /* the library's alone */
     CUstream stream;        /* of all its reshards */
     slc_m2n_handle *handle; /* NULL until the first call */
     int32_t max_cta;        /* 0: the library's own choice */
@@ -28,6 +30,11 @@ typedef struct slc_m2n_member {
     PFN_cuCtxPopCurrent_v4000 pop;
     CUcontext context;
 } slc_m2n_member;
+
+/*
+ * The twin of a communicator that was joined, by every rank alike. What NCCL answers, as slc_comm_settle tells it.
+ */
+sluice_status slc_epoch_twin(slc_m2n_member *member, slc_wait *wait, sluice_error *error);
 
 /* A reshard to be submitted: where this rank's data lies, NULL on the side that it is not of. */
 typedef struct slc_order {

@@ -34,6 +34,8 @@ sluice_status slc_m2n_load(slc_m2n *m2n, const slc_log *log, sluice_error *error
     if (status == SLUICE_OK)
         status = find(library, "ncclM2nGetLastError", path, &m2n->last_error, sizeof m2n->last_error, error);
     if (status == SLUICE_OK)
+        status = find(m2n->file.nccl.library, "ncclCommSplit", m2n->file.nccl.path, &m2n->split, sizeof m2n->split, error);
+    if (status == SLUICE_OK)
         status = find(m2n->file.nccl.library, "ncclCommRevoke", m2n->file.nccl.path, &m2n->revoke, sizeof m2n->revoke, error);
     if (status != SLUICE_OK)
         return status;

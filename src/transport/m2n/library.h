@@ -62,6 +62,7 @@ typedef struct slc_m2n {
     SLC_M2N_LIST(SLC_M2N_MEMBER)
 #undef SLC_M2N_MEMBER
     const char *(*last_error)(void);                    /* of this thread */
+    __typeof__(ncclCommSplit) *split;                   /* NCCL's */
     ncclResult_t (*revoke)(ncclComm_t comm, int flags); /* NCCL's: ends what is under way, and leaves the communicator */
 } slc_m2n;
 

@@ -143,7 +143,9 @@ static sluice_status m2n_join(slc_transport *transport, const unsigned char id[S
         status = slc_device_enter(&transport->device, SLC_RUNTIME, error);
     if (status != SLUICE_OK)
         return status;
-    status = slc_reshards_try(transport, &wait, error);
+    status = slc_epoch_twin(member, &wait, error);
+    if (status == SLUICE_OK)
+        status = slc_reshards_try(transport, &wait, error);
     slc_device_leave(&transport->device);
     return status;
 }
