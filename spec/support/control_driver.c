@@ -40,12 +40,9 @@ static double beat_of_all;
 
 static int listen_on_loopback(uint16_t *port)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 1024) == 0);
-    CHECK(getsockname(fd, (struct sockaddr *)&address, &length) == 0);
-    *port = ntohs(address.sin_port);
+    int given = 0, fd = listen_at(INADDR_LOOPBACK, &given);
+    CHECK(fd >= 0);
+    *port = (uint16_t)given;
     return fd;
 }
 

@@ -20,12 +20,10 @@
 
 #include <arpa/inet.h>
 #include <inttypes.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -200,15 +198,10 @@ static bool together(life pair[2], sluice_status (*take)(life *self))
  */
 static int listener(char text[INET_ADDRSTRLEN], int *port)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7F000001U | ((uint32_t)getpid() & 0xFFFF) << 8) };
-    socklen_t length = sizeof address;
-    inet_ntop(AF_INET, &address.sin_addr, text, INET_ADDRSTRLEN);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 8) != 0
-        || getsockname(fd, (struct sockaddr *)&address, &length) != 0)
-        return -1;
-    *port = ntohs(address.sin_port);
-    return fd;
+    const uint32_t address = INADDR_LOOPBACK | ((uint32_t)getpid() & 0xFFFF) << 8;
+    const struct in_addr name = { .s_addr = htonl(address) };
+    inet_ntop(AF_INET, &name, text, INET_ADDRSTRLEN);
+    return listen_at(address, port);
 }
 
 /* A trainer and a worker that know where to meet; what they hold of it is for part. */

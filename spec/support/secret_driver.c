@@ -4,16 +4,15 @@
  *
  *     secret_driver   prints how often the id was found and in how many MiB, once while both are ready and once they are gone
  */
+#include "driver.h"
 #include "sluice.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 enum { ID = 128, LETTERS = 172, PIECE = 32, MOST_MAPPINGS = 4096 };
@@ -138,13 +137,8 @@ static void search(const char *when)
 
 int main(void)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 8) != 0
-        || getsockname(fd, (struct sockaddr *)&address, &length) != 0)
-        return 1;
-    char *info = make_info(ntohs(address.sin_port));
+    int port = 0, fd = listen_at(INADDR_LOOPBACK, &port);
+    char *info = fd < 0 ? NULL : make_info(port);
     if (info == NULL)
         return 1;
     static rank_life life[2];

@@ -1,11 +1,12 @@
 /*
  * gpu.h: a GPU as the benchmark uses it: the driver that the transport finds (src/transport/nccl/load.h) and the few
  * functions more that kernels want. Where these or the compiled kernels are missing, memory is filled and checked by
- * processors, and what needs kernels says so. Every fault ends the process with a line that names it (see `die`).
+ * processors, and what needs kernels says so. Every fault ends the process with a line that names it (see crew.h).
  */
 #ifndef SPEC_GPU_BENCH_GPU_H
 #define SPEC_GPU_BENCH_GPU_H
 
+#include "crew.h"
 #include "transport/nccl/load.h"
 #include "work.h"
 
@@ -35,9 +36,7 @@ typedef struct gpu {
     char why_no_kernels[256];
 } gpu;
 
-/* Ends this process; the parent says the text. */
-__attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
-void must(const gpu *g, CUresult result, const char *what);
+void must(const gpu *g, CUresult result, const char *what); /* dies of another than CUDA_SUCCESS */
 
 /* Makes the context of GPU `ordinal` this thread's. `kernels` is the file of compiled kernels. False where there is no such GPU. */
 bool gpu_open(gpu *g, int ordinal, const char *kernels, char *why, size_t size);

@@ -9,77 +9,20 @@
  * Before each sample the sources get new values and what is to be written is overwritten; after it every byte is compared.
  * Exit: 0 all verified, 1 a fault, 2 usage, 3 no GPU or no plugin that works here.
  */
-#include "base/clock.h"
+#include "crew.h"
+#include "driver.h"
 #include "rank.h"
 #include "sluice.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <netinet/in.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 static const char *const series_names[SERIES] = {
     "seconds", "whole_seconds", "issue_us", "agree_us", "idle_tflops", "busy_tflops"
 };
 
-static shared *everything; /* of this process and its partner, for die */
-static int own_side = TRAINER;
-
-static void end(int code, const char *text)
-{
-    if (everything != NULL) {
-        snprintf(everything->text[own_side], sizeof everything->text[0], "%s", text);
-        everything->exit_code[own_side] = code;
-    } else {
-        fprintf(stderr, "gpu_bench: %s\n", text);
-    }
-    _exit(code);
-}
-
-void die(const char *format, ...)
-{
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    end(1, text);
-    _exit(1);
-}
-
-void meet(shared *all, int lanes)
-{
-    uint32_t turn = all->turn;
-    if (++all->arrived == (uint32_t)lanes) {
-        all->arrived = 0;
-        all->turn = turn + 1;
-        return;
-    }
-    for (unsigned tries = 0; all->turn == turn; tries++)
-        if (tries > 2000) /* the other side may have only this processor */
-            (void)sched_yield();
-}
-
 /* ---- a side ---- */
-
-static bool chosen(const options *o, const char *name)
-{
-    size_t length = strlen(name);
-    for (const char *at = o->rows; at != NULL; at = strchr(at, ',') == NULL ? NULL : strchr(at, ',') + 1)
-        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
-            return true;
-    return o->rows == NULL;
-}
 
 static void allocate(rank *r)
 {
@@ -99,7 +42,7 @@ static void open_row(rank *r, size_t i)
 {
     const course *row = &rows[i];
     outcome *out = &r->all->row[i];
-    const char *why = chosen(r->options, row->name) ? row->missing == NULL ? NULL : row->missing(r) : "not chosen";
+    const char *why = chosen(r->options->rows, row->name) ? row->missing == NULL ? NULL : row->missing(r) : "not chosen";
     if (why != NULL)
         snprintf(out->skipped, sizeof out->skipped, "%s", why);
     snprintf(r->all->doing, sizeof r->all->doing, "opening %s", row->name);
@@ -140,11 +83,8 @@ static void sample_row(rank *r, size_t i, int sample)
 static void run_side(rank *r)
 {
     char why[512];
-    own_side = r->side;
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm((unsigned)r->options->timeout_s * 4); /* nobody waits for ever, NCCL neither */
     if (!gpu_open(&r->gpu, r->options->gpu[r->side], r->options->kernels, why, sizeof why))
-        end(3, why);
+        leave(3, "%s", why);
     snprintf(r->all->gpu[r->side], sizeof r->all->gpu[0], "%s", r->gpu.name);
     r->all->gpus = r->gpu.count;
     r->all->driver = r->gpu.cuda.driver;
@@ -162,18 +102,6 @@ static void run_side(rank *r)
 
 /* ---- the parent ---- */
 
-static int listener(int *port)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 16) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &length) != 0)
-        die("a listening socket: %s", strerror(errno));
-    *port = ntohs(address.sin_port);
-    return fd;
-}
-
 static void print_row(const options *o, const course *row, const work *w, const outcome *out, bool first)
 {
     printf("%s\n{\"name\":\"%s\",\"kind\":\"%s\",\"work\":\"%s\",\"title\":\"%s\"", first ? "" : ",", row->name, row->kind,
@@ -188,14 +116,9 @@ static void print_row(const options *o, const course *row, const work *w, const 
         printf(",\"row_bytes\":%" PRId64, w->row_bytes);
     if (row->run == product_run)
         printf(",\"product_rows\":%d", product_rows(row->shape));
-    for (series s = 0; s < SERIES; s++) {
-        if (out->sample[s][0] <= 0)
-            continue;
-        printf(",\"%s\":[", series_names[s]);
-        for (int i = 0; i < o->samples; i++)
-            printf("%s%.9g", i == 0 ? "" : ",", out->sample[s][i]);
-        printf("]");
-    }
+    for (series s = 0; s < SERIES; s++)
+        if (out->sample[s][0] > 0)
+            print_series(series_names[s], out->sample[s], o->samples);
     printf("}");
 }
 
@@ -215,30 +138,6 @@ static int print_all(const options *o, const shared *all, const work *works)
     if (wrong > 0)
         fprintf(stderr, "gpu_bench: %" PRIu64 " words are wrong\n", wrong);
     return wrong > 0 ? 1 : 0;
-}
-
-/* Waits for both; what one ended with ends the other. */
-static int await_both(const pid_t pid[SIDES], shared *all)
-{
-    static const char *const names[SIDES] = { "trainer", "worker" };
-    int code = 0;
-    for (int i = 0; i < SIDES; i++) {
-        int status;
-        pid_t ended = wait(&status);
-        int side = ended == pid[WORKER];
-        if (ended < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
-            continue;
-        if (code == 0) {
-            code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-            if (WIFEXITED(status))
-                fprintf(stderr, "gpu_bench: %s: %s%s%s\n", names[side], all->doing, all->doing[0] != '\0' ? ": " : "",
-                        all->text[side]);
-            else
-                fprintf(stderr, "gpu_bench: %s: %s: ended by signal %d\n", names[side], all->doing, WTERMSIG(status));
-            kill(pid[1 - side], SIGKILL);
-        }
-    }
-    return code;
 }
 
 /* Asked in a process of its own, for a process that has used CUDA must not fork. */
@@ -265,27 +164,27 @@ static int bench(options *o)
     for (int id = 0; id < PLACES; id++) {
         if (id < WORKS)
             works[id] = work_make((work_id)id, &o->model);
-        fd[id] = listener(&port);
+        fd[id] = crew_listen(&port);
         char *text = work_init_info(&works[id % WORKS], port);
         if (sluice_seal_init_info(text, strlen(text), &init_info[id], &error) != SLUICE_OK)
             die("%s", error.text);
         free(text);
     }
-    shared *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED)
-        die("mmap: %s", strerror(errno));
+    shared *all = crew_memory(sizeof *all);
     if (!o->gpus_given)
         o->gpu[WORKER] = count_gpus() > 1 ? 1 : 0;
     pid_t pid[SIDES];
     for (int side = 0; side < SIDES; side++) {
-        pid[side] = fork();
-        if (pid[side] == 0) {
-            everything = all;
+        pid[side] = crew_start(&all->crew, side);
+        if (pid[side] == 0)
             run_side(&(rank){ .options = o, .all = all, .side = side, .work = works, .listen_fd = fd, .init_info = init_info });
-        }
     }
-    int code = await_both(pid, all);
-    return code != 0 ? code : print_all(o, all, works);
+    int code = crew_await(&all->crew, pid, SIDES, o->timeout_s * 4, 0); /* nobody waits for ever, NCCL neither */
+    if (code == 0)
+        return print_all(o, all, works);
+    fprintf(stderr, "gpu_bench: %s%s%s%s\n", all->crew.blamed == 0 ? "" : all->crew.blamed == 1 + TRAINER ? "trainer: " : "worker: ",
+            all->doing, all->doing[0] != '\0' ? ": " : "", all->crew.why);
+    return code;
 }
 
 /* ---- arguments ---- */

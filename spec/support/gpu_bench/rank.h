@@ -5,6 +5,7 @@
 #ifndef SPEC_GPU_BENCH_RANK_H
 #define SPEC_GPU_BENCH_RANK_H
 
+#include "crew.h"
 #include "gpu.h"
 
 enum { TRAINER, WORKER, SIDES };
@@ -22,10 +23,8 @@ typedef struct outcome {
 } outcome;
 
 typedef struct shared {
-    _Atomic uint32_t arrived, turn; /* the barrier of all lanes of a row */
+    crew crew;
     _Atomic int again;
-    char text[2][1024]; /* of a side that ended in an error */
-    int exit_code[2];
     char doing[96];
     char gpu[SIDES][128];
     int gpus, driver, nccl;
@@ -90,7 +89,7 @@ typedef struct course {
 static inline int course_place(const course *row) { return (int)row->work + (row->by_wire ? (int)WORKS : 0); }
 
 /* All lanes of a row come here before any goes on. */
-void meet(shared *all, int lanes);
+static inline void meet(shared *all, int lanes) { crew_meet(&all->crew, lanes); }
 
 extern const course rows[];
 extern const size_t nrows;

@@ -1,6 +1,8 @@
 /* work.c: see work.h. */
 #include "work.h"
 
+#include "crew.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,15 +25,6 @@ static const struct {
     WORK_ROWS_LIST(KIND_OF_ROWS)
 #undef KIND_OF_ROWS
 };
-
-void *need(void *block)
-{
-    if (block == NULL) {
-        fprintf(stderr, "gpu_bench: out of memory\n");
-        exit(1);
-    }
-    return block;
-}
 
 bool model_find(const char *name, int64_t layers, model *out)
 {

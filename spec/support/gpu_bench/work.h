@@ -73,6 +73,4 @@ char *work_init_info(const work *w, int port);
 /* All works as JSON, to stdout. */
 void work_list(const model *m);
 
-void *need(void *block); /* ends the process on NULL */
-
 #endif

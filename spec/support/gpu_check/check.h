@@ -9,6 +9,7 @@
 #ifndef SPEC_GPU_CHECK_H
 #define SPEC_GPU_CHECK_H
 
+#include "crew.h"
 #include "sluice.h"
 #include "transport/nccl/load.h"
 
@@ -39,18 +40,14 @@ typedef struct ask {
 
 /* What both processes and their parent see. */
 typedef struct board {
+    crew crew;
     _Atomic int stuck; /* the victim is in its update, and will not come out */
     int listen_fd[LIVES_IN_TURN];
     char *init_info[LIVES_IN_TURN];
-    char text[RANKS][1024]; /* why a rank ended with 1 or 3 */
-    _Atomic int blamed; /* 1 + the rank that ended so first: the other may only have heard of it */
     char roads[256], survived[SLUICE_ERROR_TEXT]; /* survived: what the survivor's call ended with */
     uint64_t compared[RANKS];
     int late[RANKS]; /* updates that began while this rank's stream was still busy */
 } board;
-
-/* Ends the process; the parent says the text. 3: this cannot run here. */
-__attribute__((noreturn, format(printf, 2, 3))) void leave(int code, const char *format, ...);
 
 /* ---- memory.c ---- */
 

@@ -7,172 +7,79 @@
  *
  * Exit: 0 every byte was as it must be, 1 a fault, 2 wrong arguments, 3 this cannot run here.
  */
+#include "base/clock.h"
 #include "check.h"
+#include "driver.h"
 
-#include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 static const char *const memory_names[MEMORY_KINDS] = { "alloc", "vmm", "pieces", "nccl" };
 static const char *const how_names[HOWS] = { "names", "replay", "place" };
 
-static board *everything;
-static int own = -1; /* rank of this process */
-
-void leave(int code, const char *format, ...)
-{
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    int nobody = 0;
-    if (own >= 0) {
-        (void)atomic_compare_exchange_strong(&everything->blamed, &nobody, own + 1);
-        snprintf(everything->text[own], sizeof everything->text[0], "%s", text);
-    } else
-        fprintf(stderr, "gpu_check: %s\n", text);
-    _exit(code);
-}
+enum { LONGEST_S = 240, NOTICE_S = 3 }; /* a rank whose partner failed hears of it, and says so, in a moment */
 
 /* ---- processes ---- */
 
-static int listener(int *port)
+static pid_t start(const ask *asked, board *shared, int rank, int life)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 16) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &length) != 0)
-        leave(1, "a listening socket: %s", strerror(errno));
-    *port = ntohs(address.sin_port);
-    return fd;
+    pid_t pid = crew_start(&shared->crew, rank);
+    if (pid == 0)
+        rank_live(asked, shared, rank, life);
+    return pid;
 }
 
-static pid_t start(const ask *asked, int rank, int life)
-{
-    enum { LONGEST_S = 240 };
-    pid_t pid = fork();
-    if (pid != 0)
-        return pid;
-    own = rank;
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(LONGEST_S);
-    rank_live(asked, everything, rank, life);
-}
-
-static void kill_when_stuck(const ask *asked, pid_t pid[RANKS])
+static void kill_when_stuck(const ask *asked, board *shared, pid_t pid[RANKS])
 {
     const struct timespec pause = { .tv_nsec = 10000000 }, moment = { .tv_nsec = 300000000 };
+    slc_deadline deadline = slc_deadline_in(LONGEST_S);
     siginfo_t ended = { .si_pid = 0 };
-    while (!everything->stuck && ended.si_pid == 0 && waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0)
+    while (!shared->stuck && !slc_deadline_passed(deadline) && ended.si_pid == 0 &&
+           waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0)
         (void)nanosleep(&pause, NULL);
-    if (!everything->stuck)
+    if (!shared->stuck)
         return;
     (void)nanosleep(&moment, NULL); /* it is in the middle by then */
     kill(pid[asked->kill], SIGKILL);
     (void)waitpid(pid[asked->kill], NULL, 0);
-    pid[asked->kill] = start(asked, asked->kill, 1);
-}
-
-/* A rank whose partner failed hears of it, and says so, in a moment; one that does not must not wait for its deadline. */
-static void give_notice(pid_t pid)
-{
-    const struct timespec pause = { .tv_nsec = 10000000 };
-    siginfo_t ended = { .si_pid = 0 };
-    for (int i = 0; i < 300 && waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0; i++)
-        (void)nanosleep(&pause, NULL);
-    kill(pid, SIGKILL);
-}
-
-/* What a rank failed with ends the other. */
-static int await_both(const pid_t pid[RANKS])
-{
-    int code = 0;
-    for (int i = 0; i < RANKS; i++) {
-        int status;
-        pid_t ended = wait(&status);
-        int rank = ended == pid[WORKER];
-        if (ended < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
-            continue;
-        if (WIFEXITED(status) && (code == 0 || everything->blamed == rank + 1))
-            code = WEXITSTATUS(status);
-        if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) {
-            code = 1;
-            everything->blamed = rank + 1;
-            snprintf(everything->text[rank], sizeof everything->text[0], "ended by signal %d", WTERMSIG(status));
-        }
-        if (i == 0)
-            give_notice(pid[1 - rank]);
-    }
-    return code;
+    pid[asked->kill] = start(asked, shared, asked->kill, 1);
 }
 
 /* ---- the answer ---- */
 
-static void print_text(const char *text)
+static void print_answer(const board *b, int code, double seconds)
 {
-    putchar('"');
-    for (; *text != '\0'; text++)
-        if (*text == '"' || *text == '\\')
-            printf("\\%c", *text);
-        else
-            putchar((unsigned char)*text < ' ' ? ' ' : *text);
-    putchar('"');
-}
-
-static void print_answer(int code, double seconds)
-{
-    const board *b = everything;
-    int rank = b->blamed > 0 ? b->blamed - 1 : WORKER;
     printf("{\"code\":%d,\"seconds\":%.3f,\"roads\":%s,\"late\":[%d,%d],\"compared\":%llu", code, seconds, b->roads[0] != '\0' ? b->roads : "{}",
            b->late[TRAINER], b->late[WORKER], (unsigned long long)b->compared[WORKER]);
     if (b->survived[0] != '\0') {
         printf(",\"survived\":");
-        print_text(b->survived);
+        print_text(b->survived, strlen(b->survived));
     }
     if (code != 0) {
-        printf(",\"rank\":%d,\"why\":", rank);
-        print_text(b->text[rank]);
+        printf(",\"rank\":%d,\"why\":", b->crew.blamed > 0 ? b->crew.blamed - 1 : WORKER);
+        print_text(b->crew.why, strlen(b->crew.why));
     }
     printf("}\n");
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 static int run(const ask *asked)
 {
     pid_t pid[RANKS];
-    double began = now_s();
-    everything = mmap(NULL, sizeof *everything, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (everything == MAP_FAILED)
-        leave(1, "mmap: %s", strerror(errno));
+    double began = slc_now_s();
+    board *shared = crew_memory(sizeof *shared);
     for (int life = 0; life < LIVES_IN_TURN; life++) {
         int port;
-        everything->listen_fd[life] = listener(&port);
-        everything->init_info[life] = rank_init_info(asked, port);
+        shared->listen_fd[life] = crew_listen(&port);
+        shared->init_info[life] = rank_init_info(asked, port);
     }
     for (int rank = 0; rank < RANKS; rank++)
-        pid[rank] = start(asked, rank, 0);
+        pid[rank] = start(asked, shared, rank, 0);
     if (asked->kill >= 0)
-        kill_when_stuck(asked, pid);
-    int code = await_both(pid);
-    print_answer(code, now_s() - began);
+        kill_when_stuck(asked, shared, pid);
+    int code = crew_await(&shared->crew, pid, RANKS, LONGEST_S, NOTICE_S);
+    print_answer(shared, code, slc_now_s() - began);
     return code;
 }
 

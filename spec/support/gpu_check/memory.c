@@ -21,7 +21,7 @@ static void must(const gpu *g, CUresult result, const char *what)
 {
     sluice_error error = SLUICE_ERROR_INIT;
     if (slc_cuda_check(&g->cuda, result, "gpu_check", what, &error) != SLUICE_OK)
-        leave(1, "%s", error.text);
+        die("%s", error.text);
 }
 
 static void find_create(gpu *g)
@@ -111,13 +111,13 @@ CUdeviceptr gpu_take(gpu *g, size_t bytes, memory_kind kind)
         made = map(g, bytes, false, &bytes);
     } else if (kind == MEMORY_NCCL) {
         if (g->nccl_allocate(&data, bytes) != 0)
-            leave(1, "ncclMemAlloc failed");
+            die("ncclMemAlloc failed");
         made = (CUdeviceptr)(uintptr_t)data;
     } else {
         made = g->room + g->used;
         g->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
         if (g->used > g->all)
-            leave(1, "%zu bytes are too few for all tensors", g->all);
+            die("%zu bytes are too few for all tensors", g->all);
     }
     return made;
 }

@@ -57,7 +57,7 @@ static void describe(rank *r)
     }
     r->room = calloc(LARGEST, sizeof *r->room);
     if (r->room == NULL)
-        leave(1, "no memory");
+        die("no memory");
 }
 
 static size_t count_of(int64_t rows, int64_t columns)
@@ -99,7 +99,7 @@ char *rank_init_info(const ask *asked, int port)
     }
     used += snprintf(text + used, sizeof text - (size_t)used, "]}");
     if (sluice_seal_init_info(text, (size_t)used, &sealed, &error) != SLUICE_OK)
-        leave(1, "%s", error.text);
+        die("%s", error.text);
     return sealed;
 }
 
@@ -201,7 +201,7 @@ static void compare(rank *r, const char *what, CUdeviceptr at, const live *l, in
             size_t columns = (size_t)r->param[i].columns;
             size_t in = first == last ? k : k / columns * (size_t)l->columns + (size_t)r->param[i].column + k % columns;
             if (r->room[in] != value(i, update, k))
-                leave(1, "%s of update %d: %s[%zu] is 0x%08x, not 0x%08x", what, update, r->param[i].name, k, r->room[in], value(i, update, k));
+                die("%s of update %d: %s[%zu] is 0x%08x, not 0x%08x", what, update, r->param[i].name, k, r->room[in], value(i, update, k));
         }
     r->shared->compared[r->number] += count * sizeof *r->room;
 }
@@ -295,7 +295,7 @@ static sluice_status record_again(rank *r, sluice_error *error)
 {
     sluice_status status = sluice_replay(r->engine, r->recording, error);
     if (status != SLUICE_STATE || strstr(error->text, "was registered anew") == NULL)
-        leave(1, "a recording of sources that lie elsewhere was not refused: %s", status == SLUICE_OK ? "it was replayed" : error->text);
+        die("a recording of sources that lie elsewhere was not refused: %s", status == SLUICE_OK ? "it was replayed" : error->text);
     if (r->number == WORKER)
         return SLUICE_OK;
     status = sluice_forget_recording(r->engine, r->recording, error);
@@ -381,7 +381,7 @@ static char *write_rules(const rank *r)
     int fd = path == NULL ? -1 : mkstemps(path, 4);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
     if (file == NULL)
-        leave(1, "no file for the rules");
+        die("no file for the rules");
     fprintf(file, "return { name = \"gpu-check\", rules = {\n");
     for (int i = 0; i < PARAMS; i++)
         if (is_full(r, i))
@@ -413,7 +413,7 @@ static bool live_once(rank *r, int life)
         status = update(r, number, ends && r->number == asked->kill, &error);
         if (ends && r->number != asked->kill) {
             if (status != SLUICE_PEER || error.rank != asked->kill)
-                leave(1, "the other rank is gone, and the update ended with: %s", status == SLUICE_OK ? "success" : error.text);
+                die("the other rank is gone, and the update ended with: %s", status == SLUICE_OK ? "success" : error.text);
             snprintf(r->shared->survived, sizeof r->shared->survived, "%s", error.text);
             sluice_engine_destroy(r->engine);
             return false;

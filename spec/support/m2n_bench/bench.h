@@ -40,7 +40,7 @@ size_t assignment_pieces(const assignment *a, int worker, int trainer, piece *li
 
 /* Of a way. */
 typedef struct outcome {
-    char failed[512]; /* why it was not measured */
+    char failed[CREW_TEXT]; /* why it was not measured */
     double lane[MOST_RANKS]; /* of the sample under way */
     double seconds[MOST_SAMPLES], issue_us[MOST_SAMPLES];
     uint64_t wrong;
@@ -49,9 +49,7 @@ typedef struct outcome {
 } outcome;
 
 typedef struct shared {
-    _Atomic uint32_t arrived, turn;
-    _Atomic int begun; /* ways; the parent watches it */
-    char text[512]; /* why a rank ended */
+    crew crew; /* its steps are ways */
     char gpu[2][128], library[SLUICE_ERROR_TEXT], nccl_text[SLUICE_ERROR_TEXT];
     int driver, nccl;
     CUipcMemHandle memory[MOST_SIDE]; /* of each worker */
@@ -101,6 +99,6 @@ extern const course ways[];
 extern const size_t nways;
 
 /* All ranks come here before any goes on. */
-void meet(place *p);
+static inline void meet(place *p) { crew_meet(&p->all->crew, 2 * p->work->side); }
 
 #endif

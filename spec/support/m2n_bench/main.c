@@ -9,69 +9,11 @@
  * verified, 1 wrong bytes, 2 usage, 3 no GPU that works here.
  */
 #include "base/clock.h"
+#include "driver.h"
 #include "m2n_bench/bench.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <netinet/in.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-static shared *everything;
-
-void die(const char *format, ...)
-{
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    if (everything != NULL && everything->text[0] == '\0')
-        snprintf(everything->text, sizeof everything->text, "%s", text);
-    else if (everything == NULL)
-        fprintf(stderr, "m2n_bench: %s\n", text);
-    _exit(1);
-}
-
-void *need(void *block)
-{
-    if (block == NULL)
-        die("out of memory");
-    return block;
-}
-
-void meet(place *p)
-{
-    shared *all = p->all;
-    uint32_t turn = all->turn;
-    if (++all->arrived == (uint32_t)(2 * p->work->side)) {
-        all->arrived = 0;
-        all->turn = turn + 1;
-        return;
-    }
-    for (unsigned tries = 0; all->turn == turn; tries++)
-        if (tries > 2000) /* the others may have only this processor */
-            (void)sched_yield();
-}
-
-static bool chosen(const char *list, const char *name)
-{
-    size_t length = strlen(name);
-    for (const char *at = list; at != NULL; at = strchr(at, ',') == NULL ? NULL : strchr(at, ',') + 1)
-        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
-            return true;
-    return list == NULL;
-}
 
 /* ---- a rank ---- */
 
@@ -168,14 +110,13 @@ static void run_way(place *p, size_t w, piece *list)
 
 static void run_rank(place *p, size_t first)
 {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)dup2(STDERR_FILENO, STDOUT_FILENO); /* libraries print their warnings there */
     open_place(p);
     piece *list = need(calloc(p->work->count, sizeof *list));
     meet(p);
     for (size_t w = first; w < nways; w++) {
         if (p->rank == 0) /* the parent's clock begins anew */
-            p->all->begun = (int)w + 1;
+            p->all->crew.step = (int)w + 1;
         bool runs = chosen(p->options->ways, ways[w].name) && p->all->way[w].failed[0] == '\0' && !p->all->way[w].done;
         meet(p);
         if (runs)
@@ -186,67 +127,19 @@ static void run_rank(place *p, size_t first)
 
 /* ---- the parent ---- */
 
-static int listener(int *port)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 16) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &length) != 0)
-        die("a listening socket: %s", strerror(errno));
-    *port = ntohs(address.sin_port);
-    return fd;
-}
-
-/* Until all have ended, or one has badly, or a way has taken too long: then all are ended. True: all ended well. */
-static bool await_all(const pid_t *pid, int count, const options *o, shared *all)
-{
-    const struct timespec pause = { .tv_nsec = 2000000 };
-    int left = count, at = all->begun;
-    bool good = true;
-    double since = slc_now_s();
-    while (left > 0) {
-        int status;
-        pid_t ended = waitpid(-1, &status, WNOHANG);
-        if (ended > 0) {
-            left--;
-            good = good && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-            if (WIFSIGNALED(status) && all->text[0] == '\0')
-                snprintf(all->text, sizeof all->text, "a rank was ended by signal %d", WTERMSIG(status));
-        }
-        if (all->begun != at) {
-            at = all->begun;
-            since = slc_now_s();
-        }
-        if (good && slc_now_s() - since > o->timeout_s) {
-            good = false;
-            snprintf(all->text, sizeof all->text, "no end within %g s", o->timeout_s);
-        }
-        for (int i = 0; i < count && !good; i++)
-            kill(pid[i], SIGKILL);
-        if (ended <= 0)
-            nanosleep(&pause, NULL);
-    }
-    return good;
-}
-
 /* One run of the ways from `first` on; the way that it ended at, nways for none. */
 static size_t run_from(const options *o, shared *all, const assignment *a, size_t first)
 {
     int fd[2 * MOST_WAYS], world = 2 * a->side;
     pid_t pid[MOST_RANKS];
-    all->arrived = all->turn = 0;
-    all->begun = 0;
+    memset(&all->crew, 0, sizeof all->crew);
     all->wrong = 0;
-    all->text[0] = '\0';
-    fflush(stdout); /* what waits there is not the ranks' to say */
     for (size_t w = 0; w < nways; w++)
-        fd[2 * w] = listener(&fd[2 * w + 1]);
+        fd[2 * w] = crew_listen(&fd[2 * w + 1]);
     for (int rank = 0; rank < world; rank++) {
-        pid[rank] = fork();
+        pid[rank] = crew_start(&all->crew, rank);
         if (pid[rank] != 0)
             continue;
-        everything = all;
         for (size_t w = 0; w < nways && rank > 0; w++)
             close(fd[2 * w]);
         bool worker = rank >= a->side;
@@ -256,18 +149,9 @@ static size_t run_from(const options *o, shared *all, const assignment *a, size_
     }
     for (size_t w = 0; w < nways; w++)
         close(fd[2 * w]);
-    return await_all(pid, world, o, all) ? nways : all->begun == 0 ? SIZE_MAX : (size_t)all->begun - 1;
-}
-
-static void print_text(const char *text)
-{
-    putchar('"');
-    for (; *text != '\0'; text++)
-        if (*text == '"' || *text == '\\')
-            printf("\\%c", *text);
-        else
-            putchar((unsigned char)*text < ' ' ? ' ' : *text);
-    putchar('"');
+    if (crew_await(&all->crew, pid, world, o->timeout_s, 0) == 0)
+        return nways;
+    return all->crew.step == 0 ? SIZE_MAX : (size_t)all->crew.step - 1;
 }
 
 static uint64_t print_way(const options *o, const course *way, const outcome *out)
@@ -275,17 +159,14 @@ static uint64_t print_way(const options *o, const course *way, const outcome *ou
     printf("{\"name\":\"%s\",\"title\":\"%s\"", way->name, way->title);
     if (!out->done) {
         printf(",\"failed\":");
-        print_text(out->failed);
+        print_text(out->failed, strlen(out->failed));
         printf("}");
         return 0;
     }
-    printf(",\"wrong_words\":%" PRIu64 ",\"device_bytes\":[%zu,%zu],\"seconds\":[", out->wrong, out->device_bytes[0], out->device_bytes[1]);
-    for (int i = 0; i < o->samples; i++)
-        printf("%s%.9g", i == 0 ? "" : ",", out->seconds[i]);
-    printf("],\"issue_us\":[");
-    for (int i = 0; i < o->samples; i++)
-        printf("%s%.9g", i == 0 ? "" : ",", out->issue_us[i]);
-    printf("]}");
+    printf(",\"wrong_words\":%" PRIu64 ",\"device_bytes\":[%zu,%zu]", out->wrong, out->device_bytes[0], out->device_bytes[1]);
+    print_series("seconds", out->seconds, o->samples);
+    print_series("issue_us", out->issue_us, o->samples);
+    printf("}");
     return out->wrong;
 }
 
@@ -299,11 +180,11 @@ static int bench(const options *o, shared *all, const char *name, bool *begun)
     for (size_t first = 0; first < nways;) {
         size_t ended = run_from(o, all, &a, first);
         if (ended == SIZE_MAX) {
-            fprintf(stderr, "m2n_bench: %s: %s\n", name, all->text);
+            fprintf(stderr, "m2n_bench: %s: %s\n", name, all->crew.why);
             return 3;
         }
         if (ended < nways)
-            snprintf(all->way[ended].failed, sizeof all->way[0].failed, "%s", all->text[0] == '\0' ? "it ended its process" : all->text);
+            snprintf(all->way[ended].failed, sizeof all->way[0].failed, "%s", all->crew.why);
         first = ended < nways ? ended + 1 : nways;
         fprintf(stderr, "m2n_bench: %s%s%s\n", name, ended < nways ? ": " : "", ended < nways ? ways[ended].name : "");
     }
@@ -352,9 +233,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i += 2)
         take(&o, argv[i], i + 1 < argc ? argv[i + 1] : "", &works);
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
-    shared *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED)
-        die("mmap: %s", strerror(errno));
+    shared *all = crew_memory(sizeof *all);
     char *list = need(strdup(works)), *rest = list;
     int code = 0;
     bool begun = false;
@@ -369,7 +248,7 @@ int main(int argc, char **argv)
         code = one > code ? one : code;
     }
     printf("],\"gpu\":[\"%s\",\"%s\"],\"cuda_driver\":%d,\"nccl\":%d,\"library\":", all->gpu[0], all->gpu[1], all->driver, all->nccl);
-    print_text(all->library);
+    print_text(all->library, strlen(all->library));
     printf("}\n");
     return code;
 }

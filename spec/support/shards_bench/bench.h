@@ -8,13 +8,12 @@
 #include "gpu_bench/gpu.h"
 #include "gpu_bench/nccl_calls.h"
 
-enum { MOST_GPUS = 64, MOST_RANKS = 256, MOST_SAMPLES = 100, WAYS = 2 };
+enum { MOST_GPUS = 64, MOST_RANKS = CREW_MOST, MOST_SAMPLES = 100, WAYS = 2 };
 
 /* What all processes share. */
 typedef struct shared {
-    _Atomic uint32_t arrived, turn;
+    crew crew;
     _Atomic uint64_t wrong; /* words of 8 bytes */
-    char text[MOST_RANKS][512]; /* of a process that ended in an error */
     char gpu[MOST_GPUS][128];
     int driver, nccl;
     CUipcMemHandle memory[MOST_GPUS];
@@ -38,7 +37,7 @@ typedef struct place { /* of one process */
 } place;
 
 /* All processes come here before any goes on. */
-void meet(const place *p);
+static inline void meet(const place *p) { crew_meet(&p->all->crew, p->count); }
 
 /* links.c: seconds of each GPU's copy to its partner, one GPU at a time and all at once. */
 static inline int partner(int number, int count) { return (number + (count + 1) / 2) % count; }

@@ -11,76 +11,21 @@
 #include "bench.h"
 #include "moves.h"
 
-#include <errno.h>
+#include "driver.h"
+
 #include <inttypes.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { LONGEST_S = 600 };
-
-static shared *everything; /* of all processes, for die */
-static int own_number;
-
-static void end(int code, const char *text)
-{
-    if (everything != NULL)
-        snprintf(everything->text[own_number], sizeof everything->text[0], "%s", text);
-    else
-        fprintf(stderr, "shards_bench: %s\n", text);
-    _exit(code);
-}
-
-void die(const char *format, ...)
-{
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    end(1, text);
-    _exit(1);
-}
-
-void *need(void *block)
-{
-    if (block == NULL)
-        die("out of memory");
-    return block;
-}
-
-void meet(const place *p)
-{
-    shared *all = p->all;
-    uint32_t turn = all->turn;
-    if (++all->arrived == (uint32_t)p->count) {
-        all->arrived = 0;
-        all->turn = turn + 1;
-        return;
-    }
-    for (unsigned tries = 0; all->turn == turn; tries++)
-        if (tries > 2000)
-            (void)sched_yield();
-}
 
 /* ---- processes ---- */
 
 static void run(place *p, const moves *m)
 {
     char why[512];
-    own_number = p->number;
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(LONGEST_S); /* nobody waits for ever, NCCL neither */
     int each = (p->count - 1) / p->options->gpus + 1;
     if (!gpu_open(&p->gpu, p->number / each, p->options->kernels, why, sizeof why))
-        end(3, why);
+        leave(3, "%s", why);
     snprintf(p->all->gpu[p->gpu.ordinal], sizeof p->all->gpu[0], "%s", p->gpu.name);
     p->all->driver = p->gpu.cuda.driver;
     if (m == NULL)
@@ -90,55 +35,32 @@ static void run(place *p, const moves *m)
     _exit(0);
 }
 
-/* Waits for all; what one ended with ends the others. */
-static int await_all(const pid_t *pid, int count, const shared *all)
-{
-    int code = 0, status;
-    for (int left = count; left > 0; left--) {
-        pid_t ended = wait(&status);
-        if (ended < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0) || code != 0)
-            continue;
-        int number = 0;
-        while (number < count && pid[number] != ended)
-            number++;
-        code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-        if (WIFEXITED(status))
-            fprintf(stderr, "shards_bench: process %d: %s\n", number, all->text[number]);
-        else
-            fprintf(stderr, "shards_bench: process %d ended by signal %d\n", number, WTERMSIG(status));
-        for (int i = 0; i < count; i++)
-            if (i != number)
-                kill(pid[i], SIGKILL);
-    }
-    return code;
-}
-
 static int start_all(const options *o, shared *all, int count, const moves *m)
 {
     pid_t pid[MOST_RANKS];
     for (int i = 0; i < count; i++) {
-        pid[i] = fork();
-        if (pid[i] < 0)
-            die("fork: %s", strerror(errno));
-        if (pid[i] == 0) {
-            everything = all;
+        pid[i] = crew_start(&all->crew, i);
+        if (pid[i] == 0)
             run(&(place){ .options = o, .all = all, .number = i, .count = count }, m);
-        }
     }
-    return await_all(pid, count, all);
+    int code = crew_await(&all->crew, pid, count, LONGEST_S, 0);
+    if (code != 0 && all->crew.blamed > 0)
+        fprintf(stderr, "shards_bench: process %d: %s\n", all->crew.blamed - 1, all->crew.why);
+    else if (code != 0)
+        fprintf(stderr, "shards_bench: %s\n", all->crew.why);
+    return code;
 }
 
 /* Asked in a process of its own, for a process that has used CUDA must not fork. */
 static void look(const options *o, shared *all, size_t *free_bytes)
 {
-    pid_t pid = fork();
+    pid_t pid = crew_start(&all->crew, 0);
     if (pid == 0) {
         gpu one;
         char why[512];
-        everything = all;
         for (int i = 0, count = 1; i < count && i < MOST_GPUS; i++) {
             if (!gpu_open(&one, i, o->kernels, why, sizeof why))
-                end(3, why);
+                leave(3, "%s", why);
             snprintf(all->gpu[i], sizeof all->gpu[0], "%s", one.name);
             all->driver = one.cuda.driver;
             free_bytes[i] = gpu_free_bytes(&one);
@@ -146,22 +68,11 @@ static void look(const options *o, shared *all, size_t *free_bytes)
         }
         _exit(0);
     }
-    int status = 0;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        fprintf(stderr, "shards_bench: %s\n", all->text[0][0] != '\0' ? all->text[0] : "no GPU was found");
-        exit(3);
-    }
+    if (crew_await(&all->crew, &pid, 1, LONGEST_S, 0) != 0)
+        leave(3, "%s", all->crew.why);
 }
 
 /* ---- output ---- */
-
-static void print_series(const char *name, const double *seconds, int samples)
-{
-    printf(",\"%s\":[", name);
-    for (int i = 0; i < samples; i++)
-        printf("%s%.9g", i == 0 ? "" : ",", seconds[i]);
-    printf("]");
-}
 
 static void print_links(const options *o, const shared *all)
 {
@@ -229,10 +140,8 @@ int main(int argc, char **argv)
     options o = { .samples = 10, .bytes = (size_t)1 << 30, .nccl = "libnccl.so.2", .kernels = "gpu_bench_kernels.fatbin" };
     for (int i = 2; i < argc; i += 2)
         take(&o, argv[i], i + 1 < argc ? argv[i + 1] : NULL);
-    shared *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    size_t *free_bytes = mmap(NULL, MOST_GPUS * sizeof *free_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED || free_bytes == MAP_FAILED)
-        die("mmap: %s", strerror(errno));
+    shared *all = crew_memory(sizeof *all);
+    size_t *free_bytes = crew_memory(MOST_GPUS * sizeof *free_bytes);
     look(&o, all, free_bytes);
     while (o.gpus < MOST_GPUS && all->gpu[o.gpus][0] != '\0')
         o.gpus++;
