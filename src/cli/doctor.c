@@ -2,6 +2,7 @@
  * doctor.c: what `sluice doctor` asks this machine in C: limits, memory, whether processes can read each other, sockets,
  * libraries and GPUs. Tries each thing as the transports do and leaves nothing behind; what it means is lua/sluice/doctor.lua's.
  */
+#include "base/symbol.h"
 #include "cli/native.h"
 
 #include <arpa/inet.h>
@@ -166,22 +167,16 @@ static void set_addresses(lua_State *L)
 
 /* ---- libraries and GPUs ---- */
 
-/* A function of a library by its name, NULL where there is none. */
-static void find(void *library, const char *name, void *function, size_t size)
-{
-    void *symbol = dlsym(library, name);
-    memcpy(function, &symbol, size);
-}
-
-/* The same of CUDA's driver, by the driver's own door where it has one. */
-static void find_cuda(void *library, const char *name, void *function, size_t size)
+/* A function of CUDA's driver by its name, by the driver's own door where it has one; NULL where there is none. */
+static void find_cuda(void *library, const char *name, void *function)
 {
     int (*ask)(const char *, void **, int, uint64_t, int *) = NULL, status = 0;
     void *symbol = NULL;
-    find(library, "cuGetProcAddress_v2", &ask, sizeof ask);
+    slc_symbol(library, "cuGetProcAddress_v2", &ask);
     if (ask == NULL || ask(name, &symbol, 12000, 0, &status) != 0 || symbol == NULL)
-        symbol = dlsym(library, name);
-    memcpy(function, &symbol, size);
+        slc_symbol(library, name, function);
+    else
+        memcpy(function, &symbol, sizeof symbol);
 }
 
 static void set_file(lua_State *L, void *symbol)
@@ -195,7 +190,7 @@ static void set_file(lua_State *L, void *symbol)
 static void set_peers(lua_State *L, void *library, int device, int count)
 {
     int (*can)(int *, int, int) = NULL, reached = 0, answer = 0;
-    find_cuda(library, "cuDeviceCanAccessPeer", &can, sizeof can);
+    find_cuda(library, "cuDeviceCanAccessPeer", &can);
     for (int other = 0; can != NULL && other < count; other++)
         reached += other != device && can(&answer, device, other) == 0 && answer != 0;
     if (can != NULL)
@@ -205,8 +200,8 @@ static void set_peers(lua_State *L, void *library, int device, int count)
 static void push_gpus(lua_State *L, void *library, int count)
 {
     int (*get_name)(char *, int, int) = NULL, (*get_bytes)(size_t *, int) = NULL;
-    find_cuda(library, "cuDeviceGetName", &get_name, sizeof get_name);
-    find_cuda(library, "cuDeviceTotalMem", &get_bytes, sizeof get_bytes);
+    find_cuda(library, "cuDeviceGetName", &get_name);
+    find_cuda(library, "cuDeviceTotalMem", &get_bytes);
     lua_newtable(L);
     for (int device = 0; device < count; device++) { /* the driver numbers devices as it hands them out */
         char name[128] = "";
@@ -232,9 +227,9 @@ static void set_driver(lua_State *L)
     } else {
         int (*start)(unsigned) = NULL, (*get_version)(int *) = NULL, (*get_count)(int *) = NULL;
         int version = 0, count = 0;
-        find_cuda(library, "cuInit", &start, sizeof start);
-        find_cuda(library, "cuDriverGetVersion", &get_version, sizeof get_version);
-        find_cuda(library, "cuDeviceGetCount", &get_count, sizeof get_count);
+        find_cuda(library, "cuInit", &start);
+        find_cuda(library, "cuDriverGetVersion", &get_version);
+        find_cuda(library, "cuDeviceGetCount", &get_count);
         set_file(L, dlsym(library, "cuGetProcAddress_v2"));
         int status = start == NULL ? -1 : start(0);
         set_number(L, "status", status);

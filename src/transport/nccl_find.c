@@ -2,6 +2,7 @@
 #include "transport/nccl_find.h"
 
 #include "base/error.h"
+#include "base/symbol.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -90,7 +91,7 @@ static sluice_status read_version(slc_nccl_file *file, sluice_error *error)
     char text[32];
     Dl_info where;
     void *symbol = dlsym(file->library, "ncclGetVersion");
-    memcpy(&ask, &symbol, sizeof ask);
+    slc_symbol(file->library, "ncclGetVersion", &ask);
     if (symbol != NULL && dladdr(symbol, &where) != 0)
         snprintf(file->path, sizeof file->path, "%s", where.dli_fname);
     if (ask == NULL || ask(&file->version) != 0)

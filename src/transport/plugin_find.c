@@ -6,11 +6,11 @@
 
 #include "base/error.h"
 #include "base/place.h"
+#include "base/symbol.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char STAGE[] = "runtime";
 static const char FILE_NAME[] = "libsluice_cuda.so";
@@ -56,12 +56,10 @@ sluice_status slc_cuda_plugin_find(const sluice_cuda_plugin **plugin, sluice_err
                         "transport nccl wants %s, which is built where nvcc and nccl.h are found: %s", FILE_NAME,
                         named != NULL ? dlerror() : tried);
     const sluice_cuda_plugin *(*door)(void) = NULL;
-    void *symbol = dlsym(library, "sluice_cuda_plugin_open");
-    memcpy(&door, &symbol, sizeof door);
-    const sluice_cuda_plugin *found = door == NULL ? NULL : door();
-    sluice_status status = found == NULL
-                               ? slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "%s has no sluice_cuda_plugin_open", FILE_NAME)
-                               : check_versions(&found->versions, error);
+    sluice_status status = slc_symbol_need(library, FILE_NAME, "sluice_cuda_plugin_open", &door, error);
+    const sluice_cuda_plugin *found = status == SLUICE_OK ? door() : NULL;
+    if (status == SLUICE_OK)
+        status = check_versions(&found->versions, error);
     dlclose(library); /* it stays, see RTLD_NODELETE */
     if (status == SLUICE_OK)
         *plugin = found;

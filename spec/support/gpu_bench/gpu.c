@@ -4,10 +4,8 @@
 #include "base/clock.h"
 #include "pattern.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { CHUNK = 64 << 20, WRONG = 0, STOP = 1, ARRIVED = 2, WORDS = 3 };
 
@@ -19,24 +17,6 @@ void must(const gpu *g, CUresult result, const char *what)
 }
 
 /* ---- kernels ---- */
-
-static bool find_functions(gpu *g)
-{
-    PFN_cuGetProcAddress_v12000 look_up = NULL;
-    void *symbol = dlsym(g->cuda.library, "cuGetProcAddress_v2");
-    memcpy(&look_up, &symbol, sizeof look_up);
-    CUdriverProcAddressQueryResult found;
-    void *function;
-#define GPU_FIND(name, version) \
-    function = NULL; \
-    if (look_up == NULL || look_up("cu" #name, &function, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) != CUDA_SUCCESS || \
-        function == NULL) \
-        return false; \
-    memcpy(&g->name, &function, sizeof function);
-    GPU_KERNEL_LIST(GPU_FIND)
-#undef GPU_FIND
-    return true;
-}
 
 static void *slurp(const char *path)
 {
@@ -55,7 +35,8 @@ static void load_kernels(gpu *g, const char *path)
 {
     CUmodule module;
     int processors = 0;
-    if (!find_functions(g)) {
+    if (!slc_cuda_find(&g->cuda, "cuEventSynchronize", 2000, &g->EventSynchronize) ||
+        !slc_cuda_find(&g->cuda, "cuEventElapsedTime", 2000, &g->EventElapsedTime)) { /* the specs' driver */
         snprintf(g->why_no_kernels, sizeof g->why_no_kernels, "this driver runs no kernels");
         return;
     }
@@ -64,17 +45,17 @@ static void load_kernels(gpu *g, const char *path)
         snprintf(g->why_no_kernels, sizeof g->why_no_kernels, "%s was not built (nvcc makes it)", path);
         return;
     }
-    must(g, g->ModuleLoadData(&module, image), path);
+    must(g, g->cuda.ModuleLoadData(&module, image), path);
     free(image);
-    CUresult found = g->ModuleGetFunction(&g->fill, module, "bench_fill");
-    if (found == CUDA_ERROR_NOT_FOUND) { /* the specs' driver */
+    CUresult found = g->cuda.ModuleGetFunction(&g->fill, module, "bench_fill");
+    if (found == CUDA_ERROR_NOT_FOUND) {
         snprintf(g->why_no_kernels, sizeof g->why_no_kernels, "this driver runs no kernels of others");
         return;
     }
     must(g, found, "bench_fill");
-    must(g, g->ModuleGetFunction(&g->check, module, "bench_check"), "bench_check");
-    must(g, g->ModuleGetFunction(&g->spin, module, "bench_spin"), "bench_spin");
-    must(g, g->DeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->ordinal), "counting multiprocessors");
+    must(g, g->cuda.ModuleGetFunction(&g->check, module, "bench_check"), "bench_check");
+    must(g, g->cuda.ModuleGetFunction(&g->spin, module, "bench_spin"), "bench_spin");
+    must(g, g->cuda.DeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->ordinal), "counting multiprocessors");
     g->processors = processors;
 }
 
@@ -137,7 +118,7 @@ static CUresult launch(const gpu *g, CUfunction function, size_t items, void **a
 {
     enum { THREADS = 256 };
     size_t blocks = (items + THREADS - 1) / THREADS, most = (size_t)g->processors * 16;
-    return g->LaunchKernel(function, (unsigned)(blocks < most ? blocks : most), 1, 1, THREADS, 1, 1, 0, g->stream, arguments,
+    return g->cuda.LaunchKernel(function, (unsigned)(blocks < most ? blocks : most), 1, 1, THREADS, 1, 1, 0, g->stream, arguments,
                            NULL);
 }
 
@@ -220,7 +201,7 @@ void gpu_hold(const gpu *g)
     CUdeviceptr stop = g->words + STOP * 8, counter = g->words + ARRIVED * 8;
     settle(g, g->cuda.MemsetD8Async(stop, 0, 16, g->stream), "preparing to hold a GPU");
     void *arguments[] = { &stop, &counter, &most_ns };
-    must(g, g->LaunchKernel(g->spin, blocks, 1, 1, threads, 1, 1, 0, g->spinning, arguments, NULL), "holding a GPU");
+    must(g, g->cuda.LaunchKernel(g->spin, blocks, 1, 1, threads, 1, 1, 0, g->spinning, arguments, NULL), "holding a GPU");
     slc_deadline deadline = slc_deadline_in(10);
     while (arrived < blocks) {
         if (slc_deadline_passed(deadline))

@@ -10,26 +10,14 @@
 #include "transport/nccl/load.h"
 #include "work.h"
 
-#define GPU_KERNEL_LIST(X) \
-    X(DeviceGetAttribute, 2000) \
-    X(ModuleLoadData, 2000) \
-    X(ModuleGetFunction, 2000) \
-    X(LaunchKernel, 4000) \
-    X(EventCreate, 2000) \
-    X(EventRecord, 2000) \
-    X(EventQuery, 2000) \
-    X(EventSynchronize, 2000) \
-    X(EventElapsedTime, 2000)
-
 typedef struct gpu {
     slc_cuda cuda;
     int ordinal, count, processors; /* processors: SMs, 0 where there are no kernels */
     char name[128];
     CUcontext context;
     CUstream stream;
-#define GPU_MEMBER(name, version) PFN_cu##name##_v##version name;
-    GPU_KERNEL_LIST(GPU_MEMBER)
-#undef GPU_MEMBER
+    PFN_cuEventSynchronize_v2000 EventSynchronize;
+    PFN_cuEventElapsedTime_v2000 EventElapsedTime;
     CUfunction fill, check, spin;
     CUdeviceptr words; /* wrong, stop, arrived */
     CUstream spinning;

@@ -3,11 +3,11 @@
  * runs; random values) alone, and while one update after the other comes in; and the same with bare copies or NCCL in the
  * update's place. Weights are read in turn from more memory than the GPU's cache holds, as the layers of a model are.
  */
+#include "base/symbol.h"
 #include "rank.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { SIDE_LENGTH = 8192, WEIGHTS = 8 };
 
@@ -20,6 +20,7 @@ int product_rows(product_shape shape)
 {
     return shapes[shape].rows;
 }
+
 enum { R_16BF = 14, COMPUTE_32F = 68, NO_TRANSPOSE = 0, ANY_WAY = -1 }; /* cublas_api.h's, library_types.h's */
 
 typedef int (*create_function)(void **handle);
@@ -40,17 +41,11 @@ struct product {
 
 static bool find_cublas(struct product *p, const char *path)
 {
-    void *create = NULL, *set_stream = NULL, *multiply = NULL;
     p->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (p->library != NULL) {
-        create = dlsym(p->library, "cublasCreate_v2");
-        set_stream = dlsym(p->library, "cublasSetStream_v2");
-        multiply = dlsym(p->library, "cublasGemmEx");
-    }
-    memcpy(&p->create, &create, sizeof create);
-    memcpy(&p->set_stream, &set_stream, sizeof set_stream);
-    memcpy(&p->multiply, &multiply, sizeof multiply);
-    return create != NULL && set_stream != NULL && multiply != NULL;
+    slc_symbol(p->library, "cublasCreate_v2", &p->create);
+    slc_symbol(p->library, "cublasSetStream_v2", &p->set_stream);
+    slc_symbol(p->library, "cublasGemmEx", &p->multiply);
+    return p->create != NULL && p->set_stream != NULL && p->multiply != NULL;
 }
 
 const char *product_missing(rank *r)
@@ -92,8 +87,8 @@ void product_open(rank *r, const course *row)
     p->b = random_matrix(g, 1);
     p->c = random_matrix(g, 2);
     must(g, g->cuda.StreamCreate(&p->stream, CU_STREAM_NON_BLOCKING), "a stream");
-    must(g, g->EventCreate(&p->began, CU_EVENT_DEFAULT), "an event");
-    must(g, g->EventCreate(&p->ended, CU_EVENT_DEFAULT), "an event");
+    must(g, g->cuda.EventCreate(&p->began, CU_EVENT_DEFAULT), "an event");
+    must(g, g->cuda.EventCreate(&p->ended, CU_EVENT_DEFAULT), "an event");
     if (p->create(&p->handle) != 0 || p->set_stream(p->handle, p->stream) != 0)
         die("cuBLAS does not start");
 }
@@ -103,12 +98,12 @@ static void multiply_all(rank *r, product_shape shape)
     struct product *p = r->product;
     const float one = 1, zero = 0;
     const int n = SIDE_LENGTH, height = shapes[shape].rows;
-    must(&r->gpu, r->gpu.EventRecord(p->began, p->stream), "an event");
+    must(&r->gpu, r->gpu.cuda.EventRecord(p->began, p->stream), "an event");
     for (int i = 0; i < shapes[shape].products; i++)
         if (p->multiply(p->handle, NO_TRANSPOSE, NO_TRANSPOSE, n, height, n, &one, (void *)(uintptr_t)p->weights[i % WEIGHTS], R_16BF, n,
                         (void *)(uintptr_t)p->b, R_16BF, n, &zero, (void *)(uintptr_t)p->c, R_16BF, n, COMPUTE_32F, ANY_WAY) != 0)
             die("cublasGemmEx failed");
-    must(&r->gpu, r->gpu.EventRecord(p->ended, p->stream), "an event");
+    must(&r->gpu, r->gpu.cuda.EventRecord(p->ended, p->stream), "an event");
 }
 
 /* TFLOP/s of the products between the two events. */
@@ -133,7 +128,7 @@ double product_run(rank *r, const course *row, outcome *out, int sample)
         double seconds = row->beside(r, row, out, sample);
         first = counted ? first : seconds;
         if (r->side == WORKER)
-            r->all->again = r->gpu.EventQuery(r->product->ended) == CUDA_ERROR_NOT_READY;
+            r->all->again = r->gpu.cuda.EventQuery(r->product->ended) == CUDA_ERROR_NOT_READY;
         meet(r->all, SIDES);
         again = r->all->again;
         meet(r->all, SIDES);

@@ -1,9 +1,9 @@
 /* memory.c: see check.h. Owns nothing that must outlive the process. */
+#include "base/symbol.h"
 #include "check.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { BUSY_BYTES = 32 << 20, BUSY_COPIES = 60 };
 
@@ -22,25 +22,6 @@ static void must(const gpu *g, CUresult result, const char *what)
     sluice_error error = SLUICE_ERROR_INIT;
     if (slc_cuda_check(&g->cuda, result, "gpu_check", what, &error) != SLUICE_OK)
         die("%s", error.text);
-}
-
-static void find_create(gpu *g)
-{
-    PFN_cuGetProcAddress_v12000 look_up = NULL;
-    CUdriverProcAddressQueryResult found;
-    void *symbol = dlsym(g->cuda.library, "cuGetProcAddress_v2"), *function = NULL;
-    memcpy(&look_up, &symbol, sizeof look_up);
-    if (look_up == NULL || look_up("cuMemCreate", &function, 10020, CU_GET_PROC_ADDRESS_DEFAULT, &found) != CUDA_SUCCESS || function == NULL)
-        leave(3, "this driver has no cuMemCreate");
-    memcpy(&g->create, &function, sizeof function);
-}
-
-static void find_nccl(gpu *g, const char *path)
-{
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *function = library == NULL ? NULL : dlsym(library, "ncclMemAlloc");
-    if (function == NULL)
-        leave(3, "no ncclMemAlloc was found (--nccl names NCCL)");
-    memcpy(&g->nccl_allocate, &function, sizeof function);
 }
 
 static CUmemAllocationProp exportable(const gpu *g)
@@ -87,10 +68,12 @@ gpu *gpu_open(int ordinal, memory_kind kind, const char *nccl, size_t bytes)
     must(g, g->cuda.CtxPushCurrent(context), "cuCtxPushCurrent");
     must(g, g->cuda.StreamCreate(&g->own, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     must(g, g->cuda.StreamCreate(&g->hosts, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    if (kind == MEMORY_VMM || kind == MEMORY_PIECES)
-        find_create(g);
+    if ((kind == MEMORY_VMM || kind == MEMORY_PIECES) && !slc_cuda_find(&g->cuda, "cuMemCreate", 10020, &g->create))
+        leave(3, "this driver has no cuMemCreate");
     if (kind == MEMORY_NCCL)
-        find_nccl(g, nccl);
+        slc_symbol(dlopen(nccl, RTLD_NOW | RTLD_LOCAL), "ncclMemAlloc", &g->nccl_allocate);
+    if (kind == MEMORY_NCCL && g->nccl_allocate == NULL)
+        leave(3, "no ncclMemAlloc was found (--nccl names NCCL)");
     if (kind == MEMORY_PIECES)
         g->room = map(g, bytes, true, &g->all);
     g->busy = gpu_take(g, (size_t)2 * BUSY_BYTES, MEMORY_ALLOC);

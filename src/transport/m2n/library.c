@@ -1,42 +1,29 @@
 /* library.c: see library.h. Owns nothing. */
 #include "transport/m2n/library.h"
 
-#include "base/error.h"
+#include "base/symbol.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-static const char STAGE[] = "runtime";
-
-static sluice_status find(void *library, const char *name, const char *file, void *function, size_t size, sluice_error *error)
-{
-    void *symbol = dlsym(library, name);
-    if (symbol == NULL)
-        return slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "%s has no %s", file, name);
-    memcpy(function, &symbol, size);
-    return SLUICE_OK;
-}
 
 sluice_status slc_m2n_load(slc_m2n *m2n, const slc_log *log, sluice_error *error)
 {
     char version[32];
     *m2n = (slc_m2n){ 0 };
     sluice_status status = slc_m2n_find(log, &m2n->file, error);
-    void *library = m2n->file.library;
+    void *library = m2n->file.library, *nccl = m2n->file.nccl.library;
     const char *path = m2n->file.path;
 #define SLC_M2N_FIND(name, member, takes) \
     if (status == SLUICE_OK) \
-        status = find(library, #name, path, &m2n->member, sizeof m2n->member, error);
+        status = slc_symbol_need(library, path, #name, &m2n->member, error);
     SLC_M2N_LIST(SLC_M2N_FIND)
 #undef SLC_M2N_FIND
     if (status == SLUICE_OK)
-        status = find(library, "ncclM2nGetLastError", path, &m2n->last_error, sizeof m2n->last_error, error);
+        status = slc_symbol_need(library, path, "ncclM2nGetLastError", &m2n->last_error, error);
     if (status == SLUICE_OK)
-        status = find(m2n->file.nccl.library, "ncclCommSplit", m2n->file.nccl.path, &m2n->split, sizeof m2n->split, error);
+        status = slc_symbol_need(nccl, m2n->file.nccl.path, "ncclCommSplit", &m2n->split, error);
     if (status == SLUICE_OK)
-        status = find(m2n->file.nccl.library, "ncclCommRevoke", m2n->file.nccl.path, &m2n->revoke, sizeof m2n->revoke, error);
+        status = slc_symbol_need(nccl, m2n->file.nccl.path, "ncclCommRevoke", &m2n->revoke, error);
     if (status != SLUICE_OK)
         return status;
     slc_nccl_version_text(m2n->file.nccl.version, version, sizeof version);

@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/symbol.h"
 #include "transport/apart.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,16 +27,14 @@ sluice_status slc_nccl_load(slc_nccl *nccl, const slc_log *log, sluice_error *er
         return status;
     slc_nccl_version_text(file.version, version, sizeof version);
     snprintf(nccl->text, sizeof nccl->text, "NCCL %s (%s)", version, file.path);
-    void *symbol;
 #define SLC_NCCL_FIND(name) \
-    symbol = dlsym(file.library, "nccl" #name); \
-    if (symbol == NULL) \
-        return slc_fail(error, SLUICE_UNSUPPORTED, STAGE, "%s has no nccl" #name, nccl->text); \
-    memcpy(&nccl->name, &symbol, sizeof symbol);
+    if (status == SLUICE_OK) \
+        status = slc_symbol_need(file.library, nccl->text, "nccl" #name, &nccl->name, error);
     SLC_NCCL_LIST(SLC_NCCL_FIND)
 #undef SLC_NCCL_FIND
-    nccl->file = file;
-    return SLUICE_OK;
+    if (status == SLUICE_OK)
+        nccl->file = file;
+    return status;
 }
 
 void slc_nccl_environment(slc_buffer *lines)

@@ -81,6 +81,7 @@
 
 typedef struct slc_cuda {
     void *library;
+    PFN_cuGetProcAddress_v12000 look_up; /* the door that every driver has, whatever else it lacks */
     int driver; /* CUDA version that the driver knows: 13000 for 13.0 */
 #define SLC_CUDA_MEMBER(name, version) PFN_cu##name##_v##version name;
     SLC_CUDA_LIST(SLC_CUDA_MEMBER)
@@ -91,6 +92,9 @@ typedef struct slc_cuda {
 /* Opens the driver and fills the table; INVALID, UNSUPPORTED or SYSTEM say what is missing and what to do about it. */
 sluice_status slc_cuda_open(slc_cuda *cuda, sluice_error *error);
 void slc_cuda_close(slc_cuda *cuda);
+
+/* One function more, `version` as in the lists above; false, and `function` NULL, where the driver has it not. */
+bool slc_cuda_find(const slc_cuda *cuda, const char *name, int version, void *function);
 
 /* The error of a driver call: `what` was tried, and the driver's own name and words for `result`. OK for CUDA_SUCCESS. */
 sluice_status slc_cuda_check(const slc_cuda *cuda, CUresult result, const char *stage, const char *what, sluice_error *error);
