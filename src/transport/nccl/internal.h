@@ -44,11 +44,12 @@
 #define SLC_RUNTIME "runtime" /* stage of errors while opening and connecting */
 #define SLC_UPDATE "update"   /* stage of errors while bytes move */
 
-/* In memory that a worker and its trainers map: which staging slot the n-th full parameter from this trainer goes to. */
+/* In memory that a worker and one of its trainers map. */
 typedef struct slc_mailbox {
-    _Atomic uint64_t number; /* n; written after `slot` */
-    uint64_t slot;
-    uint64_t unused[6];
+    _Atomic uint64_t number; /* n; written by the worker after `slot` */
+    uint64_t slot;           /* of staging: where the n-th full parameter from this trainer goes */
+    _Atomic uint64_t done;   /* batches of which this trainer's GPU has moved all */
+    uint64_t unused[5];
 } slc_mailbox;
 
 /* Where a parameter's copies begin, for one worker. */

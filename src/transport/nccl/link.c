@@ -291,10 +291,10 @@ static sluice_status clear(slc_transport *transport, const slc_fill *fill, sluic
 }
 
 /*
- * The first trainer whose word for this rank is not up, `which` of the two: who keeps the stream waiting. A look at the
- * words themselves; where that fails, the first that takes part.
+ * The first trainer whose full parameter is not there yet: who keeps the stream waiting. A look at the words themselves;
+ * where that fails, the first that takes part.
  */
-static int32_t latest(slc_transport *transport, int which)
+static int32_t latest(slc_transport *transport)
 {
     uint64_t *words = transport->seen;
     CUdeviceptr there = transport->words, here = (CUdeviceptr)(uintptr_t)words;
@@ -305,7 +305,7 @@ static int32_t latest(slc_transport *transport, int which)
         const slc_nccl_peer *peer = &transport->peer[i];
         if (!peer->active)
             continue;
-        if (looked && words[2 * i + (size_t)which] < (which == 0 ? peer->batches : peer->staged))
+        if (looked && words[2 * i + 1] < peer->staged)
             return peer->rank;
         if (rank < 0)
             rank = peer->rank;
@@ -314,12 +314,12 @@ static int32_t latest(slc_transport *transport, int which)
 }
 
 /* Until this worker's stream has come to its end. A deadline that passes names who is late, not who was asked last. */
-static sluice_status await_words(slc_transport *transport, int which, slc_wait *wait, sluice_error *error)
+static sluice_status await_staged(slc_transport *transport, slc_wait *wait, sluice_error *error)
 {
     sluice_status status = await_stream(transport, transport->stream, "receiving from", -1, wait, error);
     if (status != SLUICE_TIMEOUT)
         return status;
-    int32_t rank = latest(transport, which);
+    int32_t rank = latest(transport);
     slc_fail(error, SLUICE_TIMEOUT, wait->stage, "receiving from rank %" PRId32 " took longer than %g s", rank,
              wait->deadline.seconds);
     if (error != NULL)
@@ -346,7 +346,7 @@ static sluice_status receive_staged(slc_transport *transport, const slc_segment 
                                                                   peer->staged, CU_STREAM_WAIT_VALUE_GEQ),
                                 SLC_UPDATE, "waiting for a full parameter on the GPU", error);
     }
-    return status == SLUICE_OK && last >= 0 ? await_words(transport, 1, wait, error) : status;
+    return status == SLUICE_OK && last >= 0 ? await_staged(transport, wait, error) : status;
 }
 
 sluice_status slc_link_receive(slc_transport *transport, const slc_segment *segment, void *staging, slc_wait *wait,
@@ -375,10 +375,31 @@ static sluice_status end_trainer(slc_transport *transport, slc_wait *wait, sluic
         slc_say(&transport->config.log, SLUICE_LOG_DEBUG, "nccl: launched in %.1f us",
                 (double)(slc_now_ns() - transport->launching_ns) * 1e-3);
     transport->launching_ns = 0;
-    for (size_t i = 0; i < transport->npeers && status == SLUICE_OK; i++)
-        if (transport->peer[i].active)
-            status = await_stream(transport, transport->peer[i].stream, "sending to", transport->peer[i].rank, wait, error);
+    for (size_t i = 0; i < transport->npeers && status == SLUICE_OK; i++) {
+        slc_nccl_peer *peer = &transport->peer[i];
+        if (!peer->active)
+            continue;
+        status = await_stream(transport, peer->stream, "sending to", peer->rank, wait, error);
+        if (status == SLUICE_OK)
+            atomic_store_explicit(&peer->mailbox->done, peer->batches, memory_order_release);
+    }
     return status;
+}
+
+/* A stream that waits on the GPU takes from what computes beside it: until the trainer says that all has moved none does. */
+static sluice_status await_done(slc_transport *transport, const slc_nccl_peer *peer, slc_wait *wait, sluice_error *error)
+{
+    const struct timespec pause = { .tv_nsec = 20000 };
+    enum { EAGER = 20000 }; /* looks in a row before the thread begins to sleep in between */
+    const slc_mailbox *mailbox = &transport->mailbox[peer - transport->peer];
+    for (int tries = 0; atomic_load_explicit(&mailbox->done, memory_order_acquire) < peer->batches; tries++) {
+        sluice_status status = slc_wait_tick(wait, "receiving from", peer->rank, error);
+        if (status != SLUICE_OK)
+            return status;
+        if (tries >= EAGER)
+            (void)nanosleep(&pause, NULL);
+    }
+    return SLUICE_OK;
 }
 
 static sluice_status end_worker(slc_transport *transport, slc_wait *wait, sluice_error *error)
@@ -387,12 +408,15 @@ static sluice_status end_worker(slc_transport *transport, slc_wait *wait, sluice
         slc_nccl_peer *peer = &transport->peer[i];
         if (!peer->active)
             continue;
+        sluice_status status = await_done(transport, peer, wait, error);
+        if (status != SLUICE_OK)
+            return status;
         CUresult result = transport->cuda.StreamWaitValue64(transport->stream, words_for(transport, peer), peer->batches,
                                                             CU_STREAM_WAIT_VALUE_GEQ);
         if (result != CUDA_SUCCESS)
             return slc_nccl_check(transport, result, SLC_UPDATE, "waiting for a trainer on the GPU", error);
     }
-    return await_words(transport, 0, wait, error);
+    return await_stream(transport, transport->stream, "the GPU of", transport->config.rank, wait, error);
 }
 
 sluice_status slc_link_end(slc_transport *transport, slc_wait *wait, sluice_error *error)
