@@ -46,8 +46,8 @@ local function read_arguments()
       victim = known_words({"0", "1", "2", "3"})}
    local i = 2
    while arg[i] do
-      local name, value = arg[i]:match("^%-%-(%l+)$"), arg[i + 1]
-      if name == "json" or name == "crowd" or name == "key" or name == "gpu" or name == "wire" then
+      local name, value = arg[i]:match("^%-%-([%l%d]+)$"), arg[i + 1]
+      if name == "json" or name == "crowd" or name == "key" or name == "gpu" or name == "wire" or name == "m2n" then
          options[name] = true
          i = i + 1
       elseif known[name] and value then
@@ -79,7 +79,7 @@ local function make_cases()
                and (not options.victim or options.victim[tostring(victim)])
             if asked and (not options.sample or (p + f + options.sample) % 4 == victim) then
                cases[#cases + 1] = {phase = phase, fault = fault, victim = victim, impossible = wanted.impossible(phase, fault, victim),
-                  road = options.wire and "wire" or options.gpu and "gpu" or ROADS[(p + f + victim) % 3 + 1], smaller = (p + 2 * f + victim) % 3 == 0,
+                  road = options.m2n and "m2n" or options.wire and "wire" or options.gpu and "gpu" or ROADS[(p + f + victim) % 3 + 1], smaller = (p + 2 * f + victim) % 3 == 0,
                   key = options.key}
             end
          end

@@ -53,7 +53,7 @@ typedef struct case_plan {
     double beat, deadline; /* of every wait; `connect` where the phase is that */
     double connect, delay; /* delay: of FAULT_DELAY; FAULT_LATE takes twice its deadline */
     double phase_deadline; /* 0, or that of agree, update and finish */
-    const char *road;      /* NULL: sources lie in mapped memory; "gpu", "wire": transport nccl, all tensors on GPUs */
+    const char *road;      /* NULL: sources lie in mapped memory; "gpu", "wire": transport nccl, "m2n": m2n, all tensors on GPUs */
     bool secure, smaller;  /* smaller: the second world has no victim */
 } case_plan;
 

@@ -2,7 +2,7 @@
  * faults_driver.c: one case of the fault suite (faults.h), printed as one object of JSON.
  *
  *     faults_driver phase=round2 fault=kill victim=3 [beat=0.4] [deadline=20] [connect=4] [phase_deadline=0] [delay=10]
- *                   [road=map|pull|ring|gpu|wire] [secure=0|1] [smaller=0|1]
+ *                   [road=map|pull|ring|gpu|wire|m2n] [secure=0|1] [smaller=0|1]
  *     faults_driver crowd RANKS STRANGERS SECURE
  *
  * Owns the processes that it starts, and ends those that do not end by themselves. Judges nothing: scripts/faults.lua does.

@@ -54,11 +54,15 @@ static void hear_of_arrival(const char *text)
         atomic_store(&me.board->trigger, 1);
 }
 
-/* Peers by wire meet in their communicator. */
+static bool goes_by(const char *road)
+{
+    return me.board->plan.road != NULL && strcmp(me.board->plan.road, road) == 0;
+}
+
+/* Peers by wire, and all by nccl_m2n, meet in their communicator. */
 static const char *meeting(void)
 {
-    const char *road = me.board->plan.road;
-    return road != NULL && strcmp(road, "wire") == 0 ? "init: joins a communicator" : "init: meets its peers";
+    return goes_by("wire") || goes_by("m2n") ? "init: joins a communicator" : "init: meets its peers";
 }
 
 static void hear(void *user, sluice_log_level level, const char *text)
@@ -188,7 +192,7 @@ static sluice_status load_weights(void *user, sluice_weights *weights, sluice_er
 
 static bool on_gpu(void)
 {
-    return me.board->plan.road != NULL && (strcmp(me.board->plan.road, "gpu") == 0 || strcmp(me.board->plan.road, "wire") == 0);
+    return goes_by("gpu") || goes_by("wire") || goes_by("m2n");
 }
 
 static model_memory memory(void)
@@ -207,10 +211,11 @@ static sluice_status create(int trainers, sluice_error *error)
     options.timeouts = (sluice_timeouts){ .connect = me.first_life && plan->phase == PHASE_CONNECT ? plan->connect : 0,
                                           .agree = phase_deadline, .update = phase_deadline, .finish = phase_deadline };
     options.beat_s = plan->beat;
-    options.transport = on_gpu() ? "nccl" : "host";
-    options.road = plan->road != NULL && strcmp(plan->road, "gpu") == 0 ? NULL : plan->road;
+    options.transport = goes_by("m2n") ? "m2n" : on_gpu() ? "nccl" : "host";
+    options.mix = goes_by("m2n");
+    options.road = goes_by("gpu") || goes_by("m2n") ? NULL : plan->road;
     if (differs(PHASE_ROUND_3)) /* of the ranks on GPUs one has its tensors there, and moves by the host's transport */
-        options.road = plan->road != NULL && strcmp(plan->road, "pull") == 0 ? "ring" : "pull";
+        options.road = goes_by("pull") ? "ring" : "pull";
     if (differs(PHASE_ROUND_3) && on_gpu())
         options.transport = "host";
     options.callbacks.log = hear;

@@ -59,7 +59,7 @@ static uint64_t below(bench *b, uint64_t most)
  */
 static uint64_t nest(bench *b, shape *s, bool to, int64_t grain, int64_t item)
 {
-    uint32_t order[SLC_MAX_DIMS];
+    uint32_t order[SLC_MAX_DIMS] = { 0 };
     for (uint32_t d = 0; d < s->ndim; d++) {
         uint32_t other = (uint32_t)below(b, d + 1);
         order[d] = order[other];
