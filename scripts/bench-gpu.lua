@@ -5,19 +5,13 @@
 
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
+local figures = require "scripts.figures"
 local measure = require "scripts.measure"
 
-local function slurp(path)
-   local file = io.open(path)
-   local text = file and file:read("*a")
-   if file then
-      file:close()
-   end
-   return text
-end
+local number = figures.number
 
-local run = cjson.decode((assert(slurp(arg[1]), "no samples")))
-local torch = slurp(arg[2])
+local run = cjson.decode((assert(figures.read(arg[1]), "no samples")))
+local torch = figures.read(arg[2])
 if torch then
    local row = cjson.decode(torch)
    row.name, row.kind, row.work, row.title = "packed_torch", "peer", "direct", "packed broadcast by PyTorch, torch.cat and copy_"
@@ -92,18 +86,10 @@ local function promises()
 end
 
 local function machine()
-   local driver = (slurp("/proc/driver/nvidia/version") or ""):match("%d+%.%d+%.?%d*")
-   local nccl = run.nccl > 0 and ("%d.%d.%d"):format(run.nccl / 10000, run.nccl / 100 % 100, run.nccl % 100) or nil
-   return {
-      date = os.date("!%Y-%m-%d"), gpu = run.gpu, gpus = run.gpus, pair = run.pair, driver = driver, nccl = nccl,
-      cuda = ("%d.%d"):format(run.cuda_driver / 1000, run.cuda_driver % 1000 / 10),
-      processor = (slurp("/proc/cpuinfo") or ""):match("model name%s*:%s*([^\n]+)"),
-      kernel = (slurp("/proc/sys/kernel/osrelease") or ""):match("[^\n]+"),
-   }
-end
-
-local function number(value)
-   return value and (value >= 1000 and "%.0f" or value >= 100 and "%.1f" or "%.3f"):format(value) or ""
+   local here = figures.machine(run.cuda_driver)
+   here.gpu, here.gpus, here.pair = run.gpu, run.gpus, run.pair
+   here.nccl = run.nccl > 0 and ("%d.%d.%d"):format(run.nccl / 10000, run.nccl / 100 % 100, run.nccl % 100) or nil
+   return here
 end
 
 -- How fast rows move, by their width: copy engines alone, and an update, which takes the kernel where that is faster.
@@ -160,21 +146,12 @@ local function print_table(where, promised)
    end
    print_widths()
    print_products()
-   print("\npromised")
-   for _, promise in ipairs(promised) do
-      print(("   %-44s %9s  %s %-6s %s"):format(promise.what, number(promise.value), promise.bound, promise.wanted,
-         promise.met == nil and "not measured" or promise.met and "met" or "NOT MET"))
-   end
+   figures.print_promises(promised)
 end
 
 local promised = {}
 for i, promise in ipairs(promises()) do
-   local what, value, bound, wanted = promise[1], promise[2], promise[3], promise[4]
-   local met
-   if value then
-      met = bound == "at least" and value >= wanted or bound == "at most" and value <= wanted
-   end
-   promised[i] = { what = what, value = value, bound = bound, wanted = wanted, met = met }
+   promised[i] = figures.promise(promise[1], promise[2], promise[3], promise[4])
 end
 local where = machine()
 print_table(where, promised)
@@ -186,9 +163,6 @@ if arg[3] then
       row.times_ours = not row.skipped and against_ours(row) or nil
       rows[i] = row
    end
-   local file = assert(io.open(arg[3], "w"))
-   local whole = { machine = where, model = run.model, layers = run.layers, samples = run.samples, rows = rows, promised = promised }
-   file:write(cjson.encode(whole), "\n")
-   file:close()
+   figures.write(arg[3], { machine = where, model = run.model, layers = run.layers, samples = run.samples, rows = rows, promised = promised })
    print(("bench-gpu: wrote %s"):format(arg[3]))
 end

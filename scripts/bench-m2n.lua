@@ -4,18 +4,12 @@
 
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
+local figures = require "scripts.figures"
 local measure = require "scripts.measure"
 
-local function slurp(path)
-   local file = io.open(path)
-   local text = file and file:read("*a")
-   if file then
-      file:close()
-   end
-   return text
-end
+local number = figures.number
 
-local run = cjson.decode((assert(slurp(arg[1]), "no samples")))
+local run = cjson.decode((assert(figures.read(arg[1]), "no samples")))
 
 -- Rows of a whole model, and the one of small tensors: what is promised of them.
 local whole_models = { llama = true, qwen = true }
@@ -43,12 +37,8 @@ local function way_of(work, name)
 end
 
 local promised = {}
-local function promise(what, value, bound, wanted)
-   local met
-   if value then
-      met = bound == "at least" and value >= wanted or bound == "at most" and value <= wanted
-   end
-   promised[#promised + 1] = { what = what, value = value, bound = bound, wanted = wanted, met = met }
+local function promise(...)
+   promised[#promised + 1] = figures.promise(...)
 end
 
 local function most(bytes)
@@ -77,10 +67,6 @@ for _, work in ipairs(run.works) do
    end
 end
 
-local function number(value)
-   return (value >= 1000 and "%.0f" or value >= 100 and "%.1f" or "%.3f"):format(value)
-end
-
 local FORMAT = "   %-12s %-42s %9s %9s %9s %8s %8s %10s"
 local function line(...)
    print((FORMAT:format(...):gsub("%s+$", "")))
@@ -105,15 +91,9 @@ for _, work in ipairs(run.works) do
       end
    end
 end
-print("\npromised")
-for _, entry in ipairs(promised) do
-   print(("   %-60s %9s  %s %-7s %s"):format(entry.what, entry.value and number(entry.value) or "", entry.bound, number(entry.wanted),
-      entry.met == nil and "not measured" or entry.met and "met" or "NOT MET"))
-end
+figures.print_promises(promised)
 if arg[2] then
-   local file = assert(io.open(arg[2], "w"))
    run.promised = promised
-   file:write(cjson.encode(run), "\n")
-   file:close()
+   figures.write(arg[2], run)
    print(("bench-m2n: wrote %s"):format(arg[2]))
 end

@@ -5,6 +5,7 @@
 
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
+local figures = require "scripts.figures"
 local measure = require "scripts.measure"
 local shards = require "scripts.shards"
 
@@ -23,22 +24,13 @@ end
 
 -- ---- other programs ----
 
-local function slurp(path)
-   local file = io.open(path)
-   local text = file and file:read("*a")
-   if file then
-      file:close()
-   end
-   return text
-end
-
 -- Runs a command line. Gives its JSON, or nil, its last words and its exit status.
 local function run(line, ...)
    local path = os.tmpname()
    local pipe = assert(io.popen(("%s 2>%s; printf '\n%%d' $?"):format(line:format(...), path)))
    local said, code = pipe:read("*a"):match("^(.*)\n(%d+)$")
    pipe:close()
-   local last = (slurp(path) or ""):match("([^\n]*)\n?$")
+   local last = (figures.read(path) or ""):match("([^\n]*)\n?$")
    os.remove(path)
    local good, object = pcall(cjson.decode, said)
    if good then
@@ -90,13 +82,9 @@ local function look()
       say("nothing can be measured here: %s", text)
       os.exit(3)
    end
-   local driver = (slurp("/proc/driver/nvidia/version") or ""):match("%d+%.%d+%.?%d*")
-   return {
-      date = os.date("!%Y-%m-%d"), gpus = found.gpus, driver = driver,
-      cuda = ("%d.%d"):format(found.cuda_driver / 1000, found.cuda_driver % 1000 / 10),
-      processor = (slurp("/proc/cpuinfo") or ""):match("model name%s*:%s*([^\n]+)"),
-      kernel = (slurp("/proc/sys/kernel/osrelease") or ""):match("[^\n]+"),
-   }
+   local machine = figures.machine(found.cuda_driver)
+   machine.gpus = found.gpus
+   return machine
 end
 
 -- ---- one row ----
@@ -426,10 +414,8 @@ for _, row in ipairs(rows) do
 end
 print_all(rows, machine)
 if options.json then
-   local file = assert(io.open(options.json, "w"))
-   file:write(cjson.encode({ machine = machine, samples = tonumber(options.samples), layers = tonumber(options.layers),
-                             reduced = options.reduced or false, transport = options.transport, rows = rows }), "\n")
-   file:close()
+   figures.write(options.json, { machine = machine, samples = tonumber(options.samples), layers = tonumber(options.layers),
+                                 reduced = options.reduced or false, transport = options.transport, rows = rows })
    say("wrote %s", options.json)
 end
 os.exit(faults > 0 and 1 or 0)

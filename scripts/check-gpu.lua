@@ -5,6 +5,7 @@
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
 local measure = require "scripts.measure"
+local shell = require "scripts.shell"
 
 local build, nccl = arg[1], arg[2]
 local options = { gpus = "0,1", words = {} }
@@ -187,14 +188,6 @@ if options.list then
 end
 
 -- ---- running ----
-
-local function shell(line)
-   local pipe = assert(io.popen(line .. ' 2>&1; printf "\\n%d" $?'))
-   local text = pipe:read("*a")
-   pipe:close()
-   local said, code = text:match("^(.*)\n(%d+)$")
-   return said, tonumber(code)
-end
 
 local function last_line(text)
    return (text:gsub("%s+$", ""):match("[^\n]*$"):sub(1, 300))

@@ -3,6 +3,7 @@
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 script=${0##*/}
+script_file=$(cd -- "$(dirname -- "$0")" && pwd)/$script
 cd -- "$root" || exit
 
 say()
@@ -19,7 +20,58 @@ die()
 # The comment block at the top of the calling script, below its first line, is its help text.
 print_help()
 {
-   awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "${BASH_SOURCE[1]}"
+   awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$script_file"
+}
+
+# take_arguments KEPT PASSED FLAGS ARGUMENT ...: the first three are lists of names. `given` gets the values of options that are kept, by
+# name, `arguments` those that are passed on with their names, and flags, which have no value. Anything else ends the script with 2.
+declare -A given=()
+arguments=()
+take_arguments()
+{
+   local kept=" $1 " passed=" $2 " flags=" $3 "
+   shift 3
+   while (($# > 0)); do
+      if [[ $1 == -h || $1 == --help ]]; then
+         print_help
+         exit 0
+      elif [[ $flags == *" $1 "* ]]; then
+         arguments+=("$1")
+         shift
+         continue
+      elif [[ $kept$passed != *" $1 "* ]]; then
+         say "unknown argument $1; scripts/$script --help tells" >&2
+         exit 2
+      elif (($# == 1)); then
+         say "$1 wants a value; scripts/$script --help tells" >&2
+         exit 2
+      elif [[ $kept == *" $1 "* ]]; then
+         given[$1]=$2
+      else
+         arguments+=("$1" "$2")
+      fi
+      shift 2
+   done
+}
+
+# build_for_gpus PROGRAM: sets `build` to the folder --build names, or to one that is built now, and ends the script with 3 where PROGRAM
+# cannot be made here. What is built goes with kernels that only measuring wants.
+build_for_gpus()
+{
+   build=${given[--build]-}
+   if [[ -z $build ]]; then
+      build="build-gpu"
+      scripts/setup --test >&2
+      build_tree "$build" -DCMAKE_BUILD_TYPE=Release -- all >&2
+      if [[ -x $build/$1 && $1 != gpu_check ]]; then
+         cmake --build "$build" --target gpu_bench_kernels >>"$build"/build.log 2>&1 || say "the kernels are not built: see $build/build.log" >&2
+      fi
+   fi
+   if [[ ! -x $build/$1 || ! -f $build/libsluice_cuda.so ]]; then
+      say "nothing can be ${2-measured}: $build has no $1 and libsluice_cuda.so, which are built where nvcc and nccl.h are found" >&2
+      exit 3
+   fi
+   want luajit
 }
 
 # marked_commands FILE: the lines of its blocks that follow a line "<!-- command -->".

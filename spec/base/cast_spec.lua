@@ -2,7 +2,7 @@
 
 local built = require "spec.support.built"
 local inside = require "spec.support.inside"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local function driver(arguments)
    return (shell(built.folder .. "spec/cast_driver " .. arguments))

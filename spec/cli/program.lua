@@ -2,7 +2,7 @@
 -- The program is SLUICE_PROGRAM, or build/sluice.
 
 local cjson = require "cjson"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 local signal = require "posix.signal"
 local socket = require "posix.sys.socket"
 local stdlib = require "posix.stdlib"

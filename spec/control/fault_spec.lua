@@ -1,6 +1,6 @@
 --- control_driver.c under sanitizers: what a run of Lua could not see.
 
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 local unistd = require "posix.unistd"
 
 describe("control under sanitizers", function()

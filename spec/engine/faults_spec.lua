@@ -2,7 +2,7 @@
 
 local built = require "spec.support.built"
 local cjson = require "cjson"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local sanitized = os.getenv("SLUICE_SANITIZER") ~= nil
 

@@ -1,7 +1,7 @@
 --- The library in a host that loads it at run time, plugins come and go: spec/support/lifetime.c.
 
 local built = require "spec.support.built"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 describe("a host that opens the library, makes two engines, destroys them and closes it", function()
    it("holds no more heap, descriptors, threads or mappings after 1,000 times than after 100", function()

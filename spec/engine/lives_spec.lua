@@ -1,7 +1,7 @@
 --- Many lives of a pair of engines in one process: with an allocator that fails, and in a row.
 
 local built = require "spec.support.built"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local function driver(arguments)
    return (shell(built.folder .. "spec/engine_driver " .. arguments))

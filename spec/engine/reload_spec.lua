@@ -5,7 +5,7 @@ local ffi = require "ffi"
 local four = require "spec.support.four"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 local signal = require "posix.signal"
 local unistd = require "posix.unistd"
 

@@ -4,7 +4,7 @@
 local built = require "spec.support.built"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 local signal = require "posix.signal"
 local stat = require "posix.sys.stat"
 local unistd = require "posix.unistd"

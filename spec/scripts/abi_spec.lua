@@ -1,7 +1,7 @@
 --- What scripts/abi says of a library that differs from the record of what hosts were built against.
 
 local inside = require "spec.support.resolving"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 -- The record with each text of `changes` replaced by the next, as "now"; status and lines.
 local function compare(changes)

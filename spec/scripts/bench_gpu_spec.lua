@@ -4,7 +4,7 @@
 local built = require "spec.support.built"
 local cjson = require "cjson"
 local gpu_run = require "spec.support.gpu_run"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local on_gpu = built.specs(it, "gpu_bench")
 local on_cpu = { LD_LIBRARY_PATH = gpu_run.CUDA }

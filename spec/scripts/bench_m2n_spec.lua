@@ -6,7 +6,7 @@ local cjson = require "cjson"
 local gpu = require "spec.support.gpu"
 local gpu_run = require "spec.support.gpu_run"
 local program = require "spec.cli.program"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local it = gpu.specs(it, "m2n_bench", "spec/m2n/libnccl_m2n.so")
 

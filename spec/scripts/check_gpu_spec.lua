@@ -5,7 +5,7 @@ local built = require "spec.support.built"
 local cjson = require "cjson"
 local gpu = require "spec.support.gpu"
 local gpu_run = require "spec.support.gpu_run"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local it = gpu.specs(it)
 local folder = built.folder

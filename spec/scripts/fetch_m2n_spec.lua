@@ -1,6 +1,6 @@
 --- scripts/fetch-m2n where it downloads nothing.
 
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 -- Runs the script without any package index; what it said and its exit status.
 local function fetch(arguments)

@@ -1,6 +1,6 @@
 --- The checks that the project has of its own must be able to fail.
 
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local function write(path, text)
    local file = assert(io.open(path, "w"))

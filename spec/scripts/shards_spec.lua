@@ -7,7 +7,7 @@ local deployments = require "posix.dirent"
 local gpu_run = require "spec.support.gpu_run"
 local program = require "spec.cli.program"
 local shards = require "scripts.shards"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local function run(path, settings)
    local said, code = program.shell(("$SLUICE run %s %s --transport host --updates 2 --quiet --json"):format(path, settings))

@@ -2,7 +2,7 @@
 
 local built = require "spec.support.built"
 local gpu_run = require "spec.support.gpu_run"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local it = built.specs(it, "spec/kernels_driver")
 

@@ -3,7 +3,7 @@
 local built = require "spec.support.built"
 local ffi = require "ffi"
 local inside = require "spec.support.inside"
-local shell = require "spec.support.shell"
+local shell = require "scripts.shell"
 
 local it = built.specs(it, "libsluice_cuda.so")
 local path = built.folder .. "libsluice_cuda.so"

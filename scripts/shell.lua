@@ -1,6 +1,6 @@
---- Runs lines of shell for specs.
+--- Runs lines of shell.
 --
---    local shell = require "spec.support.shell"
+--    local shell = require "scripts.shell"
 --    local said, code = shell("scripts/matrix --wrld 4", { LD_LIBRARY_PATH = "build/spec/cuda" })
 
 --- What a line wrote to both of its streams, and its exit status. It runs with `environment` (a table) over that of this process.
