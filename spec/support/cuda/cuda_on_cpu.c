@@ -148,6 +148,30 @@ struct block *cpu_find(CUdeviceptr address, size_t bytes)
     return NULL;
 }
 
+void cpu_add(struct block *block)
+{
+    pthread_mutex_lock(&cpu_memory.mutex);
+    block->id = ++cpu_memory.ids;
+    block->next = cpu_memory.first;
+    cpu_memory.first = block;
+    pthread_mutex_unlock(&cpu_memory.mutex);
+}
+
+struct block *cpu_take(CUdeviceptr base, bool mapped, bool of_piece)
+{
+    pthread_mutex_lock(&cpu_memory.mutex);
+    struct block **at = &cpu_memory.first, *taken;
+    while (*at != NULL && ((CUdeviceptr)(uintptr_t)(*at)->base != base || (*at)->mapped != mapped || ((*at)->piece != NULL) != of_piece))
+        at = &(*at)->next;
+    taken = *at;
+    if (taken != NULL)
+        *at = taken->next;
+    if (taken != NULL && !mapped && !of_piece)
+        cpu_memory.taken[taken->ordinal] -= taken->size;
+    pthread_mutex_unlock(&cpu_memory.mutex);
+    return taken;
+}
+
 bool cpu_is_device(CUdeviceptr address, size_t bytes)
 {
     CUdeviceptr end = address + bytes;
@@ -179,35 +203,21 @@ static CUresult memory_allocate(CUdeviceptr *address, size_t bytes)
     if (data == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *block = (struct block){ .base = data, .size = bytes, .fd = fd, .ordinal = cpu_here()->ordinal };
-    pthread_mutex_lock(&cpu_memory.mutex);
-    block->id = ++cpu_memory.ids;
-    block->next = cpu_memory.first;
-    cpu_memory.first = block;
-    pthread_mutex_unlock(&cpu_memory.mutex);
+    cpu_add(block);
     *address = (CUdeviceptr)(uintptr_t)data;
     return CUDA_SUCCESS;
 }
 
 static CUresult drop(CUdeviceptr address, bool mapped)
 {
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&cpu_memory.mutex);
-    for (struct block **at = &cpu_memory.first; *at != NULL; at = &(*at)->next) {
-        struct block *block = *at;
-        if ((CUdeviceptr)(uintptr_t)block->base != address || block->mapped != mapped || block->piece != NULL)
-            continue;
-        munmap(block->base, block->size);
-        if (!mapped)
-            cpu_memory.taken[block->ordinal] -= block->size;
-        if (block->fd >= 0)
-            close(block->fd);
-        *at = block->next;
-        free(block);
-        result = CUDA_SUCCESS;
-        break;
-    }
-    pthread_mutex_unlock(&cpu_memory.mutex);
-    return result;
+    struct block *block = cpu_take(address, mapped, false);
+    if (block == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    munmap(block->base, block->size);
+    if (block->fd >= 0)
+        close(block->fd);
+    free(block);
+    return CUDA_SUCCESS;
 }
 
 static CUresult memory_free(CUdeviceptr address)
@@ -323,11 +333,7 @@ static CUresult handle_open(CUdeviceptr *address, CUipcMemHandle handle, unsigne
     *block = (struct block){
         .base = data, .size = ticket.size, .fd = -1, .ordinal = ticket.ordinal, .handle = handle, .mapped = true
     };
-    pthread_mutex_lock(&cpu_memory.mutex);
-    block->id = ++cpu_memory.ids;
-    block->next = cpu_memory.first;
-    cpu_memory.first = block;
-    pthread_mutex_unlock(&cpu_memory.mutex);
+    cpu_add(block);
     *address = (CUdeviceptr)(uintptr_t)data;
     return CUDA_SUCCESS;
 }
@@ -871,6 +877,13 @@ static CUresult launch(CUfunction function, unsigned int x, unsigned int y, unsi
 
 typedef cpu_function any;
 
+static void look_up(const struct cpu_named *known, size_t count, const char *symbol, void **function)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(known[i].name, symbol) == 0)
+            memcpy(function, &known[i].function, sizeof *function);
+}
+
 __attribute__((visibility("default"))) CUresult cuDriverGetVersion(int *version)
 {
     return driver_version(version);
@@ -880,10 +893,7 @@ __attribute__((visibility("default"))) CUresult cuDriverGetVersion(int *version)
 __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version,
                                                                     cuuint64_t flags, CUdriverProcAddressQueryResult *found)
 {
-    static const struct {
-        const char *name;
-        any function;
-    } known[] = {
+    static const struct cpu_named known[] = {
         { "cuInit", (any)init },
         { "cuDriverGetVersion", (any)driver_version },
         { "cuDeviceGet", (any)device_get },
@@ -942,12 +952,12 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     const char *old = getenv("SLUICE_CUDA_ON_CPU_VERSION"); /* a driver that is older than some functions */
     (void)flags;
     *function = NULL;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(known[i].name, symbol) == 0 && (old == NULL || version <= atoi(old)))
-            memcpy(function, &known[i].function, sizeof *function);
-    cpu_function piecewise = cpu_piece_function(symbol);
-    if (piecewise != NULL && (old == NULL || version <= atoi(old)))
-        memcpy(function, &piecewise, sizeof *function);
+    size_t count = 0;
+    const struct cpu_named *of_pieces = cpu_piece_functions(&count);
+    if (old == NULL || version <= atoi(old)) {
+        look_up(known, sizeof known / sizeof known[0], symbol, function);
+        look_up(of_pieces, count, symbol, function);
+    }
     *found = *function == NULL ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS;
     return *function == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }

@@ -41,11 +41,19 @@ extern struct cpu_memory cpu_memory;
 
 /* Under the mutex: the block in which all these bytes lie. */
 struct block *cpu_find(CUdeviceptr address, size_t bytes);
+/* Lists a block, with an id of its own; takes one that begins there and is of that kind off the list, NULL where there is none. */
+void cpu_add(struct block *block);
+struct block *cpu_take(CUdeviceptr base, bool mapped, bool of_piece);
 /* Whether all of it is memory: of one allocation, or of pieces that are mapped side by side. */
 bool cpu_is_device(CUdeviceptr address, size_t bytes);
 
-/* pieces_on_cpu.c: a driver's function of that name for memory that is mapped piece by piece, or NULL. */
 typedef void (*cpu_function)(void);
-cpu_function cpu_piece_function(const char *name);
+struct cpu_named {
+    const char *name;
+    cpu_function function;
+};
+
+/* pieces_on_cpu.c: the driver's functions for memory that is mapped piece by piece; their number in `count`. */
+const struct cpu_named *cpu_piece_functions(size_t *count);
 
 #endif

@@ -9,20 +9,14 @@
  * connection. NCCL_ON_CPU_VERSION is the version that it claims to be, NCCL_ON_CPU_FAIL=CALL:N has the N-th of such calls fail,
  * NCCL_ON_CPU_BLOCKING=1 lets communicators block: benchmarks do.
  */
-#include <cuda.h>
-#include <cudaTypedefs.h>
+#include "library_on_cpu.h"
+
 #include <nccl.h>
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -34,43 +28,10 @@ enum { DEFAULT_VERSION = 23007, SHARED_GPU_FROM = 23000, MOST_OPERATIONS = 8192 
 
 /* ---- the driver ---- */
 
-static struct {
-    pthread_once_t once;
-    CUresult (*launch)(CUstream, CUhostFn, void *);
-    CUresult (*attributes)(unsigned int, CUpointer_attribute *, void **, CUdeviceptr);
-    CUresult (*device)(CUdevice *);
-} driver = { .once = PTHREAD_ONCE_INIT };
-
-static void find_driver(void)
-{
-    PFN_cuGetProcAddress_v12000 look_up = NULL;
-    CUdriverProcAddressQueryResult found;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *function = NULL;
-    void *symbol = library == NULL ? NULL : dlsym(library, "cuGetProcAddress_v2");
-    if (symbol == NULL)
-        return;
-    memcpy(&look_up, &symbol, sizeof look_up);
-    (void)look_up("cuLaunchHostFunc", &function, 10000, 0, &found);
-    memcpy(&driver.launch, &function, sizeof function);
-    (void)look_up("cuPointerGetAttributes", &function, 7000, 0, &found);
-    memcpy(&driver.attributes, &function, sizeof function);
-    (void)look_up("cuCtxGetDevice", &function, 2000, 0, &found);
-    memcpy(&driver.device, &function, sizeof function);
-}
-
 static bool has_driver(CUdevice *device)
 {
     (void)pthread_once(&driver.once, find_driver);
     return driver.launch != NULL && driver.attributes != NULL && driver.device != NULL && driver.device(device) == CUDA_SUCCESS;
-}
-
-static bool is_on(const void *data, CUdevice device)
-{
-    uint32_t type = 0, ordinal = 0;
-    CUpointer_attribute attribute[] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL };
-    void *value[] = { &type, &ordinal };
-    return driver.attributes(2, attribute, value, (CUdeviceptr)(uintptr_t)data) == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE &&
-           (int)ordinal == device;
 }
 
 /* ---- a communicator ---- */
@@ -111,27 +72,23 @@ static ncclResult_t say(ncclResult_t result, const char *what)
 static bool must_fail(const char *call)
 {
     static int seen;
-    const char *text = getenv("NCCL_ON_CPU_FAIL");
-    const char *colon = text == NULL ? NULL : strchr(text, ':');
-    if (colon == NULL || strlen(call) != (size_t)(colon - text) || strncmp(text, call, (size_t)(colon - text)) != 0)
-        return false;
-    return __atomic_add_fetch(&seen, 1, __ATOMIC_RELAXED) == atoi(colon + 1);
+    return is_number("NCCL_ON_CPU_FAIL", call, &seen);
 }
 
 /* ---- all that there are ---- */
 
 static pthread_mutex_t living = PTHREAD_MUTEX_INITIALIZER;
-static struct ncclComm *first;
+static struct ncclComm *alive;
 
 static void list(struct ncclComm *comm, bool in)
 {
     pthread_mutex_lock(&living);
-    struct ncclComm **at = &first;
+    struct ncclComm **at = &alive;
     while (*at != NULL && *at != comm)
         at = &(*at)->next;
     if (in) {
-        comm->next = first;
-        first = comm;
+        comm->next = alive;
+        alive = comm;
     } else if (*at != NULL) {
         *at = comm->next;
     }
@@ -142,7 +99,7 @@ static void list(struct ncclComm *comm, bool in)
 PUBLIC int ncclOnCpuAlive(ncclComm_t comm)
 {
     pthread_mutex_lock(&living);
-    struct ncclComm *at = first;
+    struct ncclComm *at = alive;
     while (at != NULL && at != comm)
         at = at->next;
     pthread_mutex_unlock(&living);

@@ -139,26 +139,14 @@ static CUresult range_map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGene
     }
     use_piece(piece, 1);
     *block = (struct block){ .base = data, .size = bytes, .fd = -1, .ordinal = piece->ordinal, .piece = piece };
-    pthread_mutex_lock(&cpu_memory.mutex);
-    block->id = ++cpu_memory.ids;
-    block->next = cpu_memory.first;
-    cpu_memory.first = block;
-    pthread_mutex_unlock(&cpu_memory.mutex);
+    cpu_add(block);
     return CUDA_SUCCESS;
 }
 
 static CUresult range_unmap(CUdeviceptr at, size_t bytes)
 {
-    struct block *dropped = NULL;
-    pthread_mutex_lock(&cpu_memory.mutex);
-    for (struct block **block = &cpu_memory.first; *block != NULL && dropped == NULL; block = &(*block)->next)
-        if ((CUdeviceptr)(uintptr_t)(*block)->base == at && (*block)->size == bytes && (*block)->piece != NULL) {
-            dropped = *block;
-            *block = dropped->next;
-            break;
-        }
-    pthread_mutex_unlock(&cpu_memory.mutex);
-    if (dropped == NULL)
+    struct block *dropped = cpu_take(at, false, true);
+    if (dropped == NULL || dropped->size != bytes)
         return CUDA_ERROR_INVALID_VALUE;
     (void)mmap(dropped->base, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     use_piece(dropped->piece, -1);
@@ -171,12 +159,9 @@ static CUresult range_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc
     return count == 1 && access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && cpu_is_device(at, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-cpu_function cpu_piece_function(const char *name)
+const struct cpu_named *cpu_piece_functions(size_t *count)
 {
-    static const struct {
-        const char *name;
-        cpu_function function;
-    } known[] = {
+    static const struct cpu_named known[] = {
         { "cuMemRetainAllocationHandle", (cpu_function)piece_retain },
         { "cuMemGetAllocationPropertiesFromHandle", (cpu_function)piece_properties },
         { "cuMemExportToShareableHandle", (cpu_function)piece_export },
@@ -190,8 +175,6 @@ cpu_function cpu_piece_function(const char *name)
         { "cuMemRelease", (cpu_function)piece_release },
         { "cuMemCreate", (cpu_function)piece_create },
     };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(known[i].name, name) == 0)
-            return known[i].function;
-    return NULL;
+    *count = sizeof known / sizeof known[0];
+    return known;
 }
