@@ -12,7 +12,6 @@ the CPU. Ends with status 1 where anything differs.
 from __future__ import annotations
 
 import argparse
-import logging
 import socket
 import tempfile
 from multiprocessing.queues import SimpleQueue
@@ -21,7 +20,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from models import Config, ServedModel, Tp, TrainedModel
-from processes import CONTEXT, run
+from processes import CONTEXT, join, leave, run
 from sluice import Mesh, names
 from sluice.torch import Engine, WeightSource
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -31,6 +30,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 FSDP, TP, SERVERS = 3, 2, 2  # 3 does not divide the rows that 2 leave: shards are uneven
 CONFIG = Config()
+CPU = torch.device("cpu")
 CLOSE = 1e-5  # logits: sums over a row are cut in other places
 IDS = torch.arange(24).reshape(2, 12) * 7 % CONFIG.vocab_size
 
@@ -56,14 +56,8 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()
 
 
-def join(folder: Path, group: str, rank: int, size: int) -> None:
-    torch.set_num_threads(1)
-    logging.getLogger("torch.distributed").setLevel(logging.ERROR)  # full_tensor() gathers a dim twice, and warns of that
-    dist.init_process_group("gloo", init_method=f"file://{folder}/{group}", rank=rank, world_size=size)
-
-
 def train(rank: int, folder: Path, steps: int, told: list[SimpleQueue[str]]) -> None:
-    join(folder, "trainers", rank, FSDP * TP)
+    join(folder / "trainers", rank, FSDP * TP, CPU)
     torch.manual_seed(0)
     model = TrainedModel(CONFIG)
     shard(model, init_device_mesh("cpu", (FSDP, TP), mesh_dim_names=("fsdp", "tp")))
@@ -98,11 +92,11 @@ def train(rank: int, folder: Path, steps: int, told: list[SimpleQueue[str]]) -> 
             with engine.updating(f"step-{step}"):
                 source.register(engine)
                 engine.update(source.names)
-    dist.destroy_process_group()
+    leave()
 
 
 def serve(rank: int, folder: Path, steps: int, told: SimpleQueue[str]) -> None:
-    join(folder, "servers", rank, SERVERS)
+    join(folder / "servers", rank, SERVERS, CPU)
     tp = Tp(rank, SERVERS)
     model = ServedModel(CONFIG, tp)
     with Engine(FSDP * TP + rank, rules="llama", load_weights=model.load_weights) as engine:
@@ -126,7 +120,7 @@ def serve(rank: int, folder: Path, steps: int, told: SimpleQueue[str]) -> None:
                 plan = engine.plan()
                 moved = f"{plan['direct']['parameters']} parameters in place, {plan['full']['parameters']} through load_weights"
                 print(f"{engine.version}: loss {answer['loss']:.4f}, {moved}, {same} bytes the same, logits {off:.1e} off")
-    dist.destroy_process_group()
+    leave()
 
 
 def same_bytes(model: torch.nn.Module, expected: torch.nn.Module) -> list[int]:

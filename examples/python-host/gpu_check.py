@@ -19,7 +19,6 @@ where anything differs. Needs PyTorch and transformers; with --device cpu no GPU
 from __future__ import annotations
 
 import argparse
-import logging
 import socket
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import transformers
-from processes import CONTEXT, run
+from processes import CONTEXT, device_of, gathered, join, keep_busy, leave, local, run
 from sluice import Mesh, names
 from sluice.torch import Engine, WeightSource
 from torch import Tensor
@@ -76,7 +75,7 @@ class Rank:
 
     @property
     def gpu(self) -> torch.device:
-        return torch.device(self.device, self.number % torch.cuda.device_count()) if self.on_gpu else torch.device(self.device)
+        return device_of(self.device, self.number)
 
     @property
     def on_gpu(self) -> bool:
@@ -103,43 +102,16 @@ class Rank:
 
 @contextmanager
 def joined(rank: Rank) -> Iterator[None]:
-    """Its GPU, and the ranks of its role. NCCL wants a GPU a rank; gloo does not."""
-    torch.set_num_threads(1)
-    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
-    if rank.on_gpu:
-        torch.cuda.set_device(rank.gpu)
-    if rank.size > 1:
-        backend = "nccl" if rank.on_gpu and torch.cuda.device_count() >= rank.size else "gloo"
-        where = f"file://{rank.folder}/{rank.case}-{rank.role}"
-        dist.init_process_group(backend, init_method=where, rank=rank.at, world_size=rank.size)
+    """On its GPU, and with the ranks of its role."""
+    join(rank.folder / f"{rank.case}-{rank.role}", rank.at, rank.size, rank.gpu)
     yield
-    if rank.size > 1:
-        dist.destroy_process_group()
-
-
-def keep_busy(rank: Rank) -> None:
-    """What is queued behind this runs tens of milliseconds later."""
-    if rank.on_gpu:
-        torch.cuda._sleep(100_000_000)
+    leave()
 
 
 def logits(model: torch.nn.Module, ids: Tensor) -> Tensor:
     with torch.no_grad():
         out: Tensor = model(ids, use_cache=False).logits
     return out
-
-
-def local(tensor: Tensor) -> Tensor:
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().cpu()
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """Of what FSDP2 cut."""
-    if not isinstance(tensor, DTensor):
-        return local(tensor)
-    parts = [local(tensor)] * tensor.device_mesh.size()
-    dist.all_gather_object(parts, parts[0])
-    return torch.cat(parts)
 
 
 def mine(whole: Tensor, tensor: Tensor) -> Tensor:
@@ -186,14 +158,14 @@ def steps(rank: Rank, model: torch.nn.Module, source: WeightSource, engine: Engi
         optimizer.zero_grad()
         out = model(ids, use_cache=False).logits[:, :-1].flatten(0, 1)
         torch.nn.functional.cross_entropy(out.float(), ids[:, 1:].flatten()).backward()
-        keep_busy(rank)
+        keep_busy(rank.gpu)
         optimizer.step()
         if step == rank.steps and rank.size == 1:
             engine.reload_rules(None)  # the server's, from here on
             recording = 0
         update(engine, f"step-{step}", source.names, recording)
         recording = recording or engine.record(source.names)
-        answer = (logits(model, ids).cpu(), {name: whole(tensor) for name, tensor in model.state_dict().items()})
+        answer = (logits(model, ids).cpu(), {name: gathered(tensor) for name, tensor in model.state_dict().items()})
         if rank.at == 0:
             torch.save(answer, rank.folder / f"{rank.case}-{step}.pt")
             for queue in rank.told:
@@ -232,7 +204,7 @@ def take(rank: Rank, model: torch.nn.Module, engine: Engine, weights: tuple[str,
             (rank.folder / "whole.lua").write_text(WHOLE)
             engine.reload_rules(rank.folder / "whole.lua")
             recording = 0
-        keep_busy(rank)
+        keep_busy(rank.gpu)
         old = logits(model, ids)
         update(engine, f"step-{step}", weights, recording)
         new = logits(model, ids)

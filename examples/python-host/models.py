@@ -241,7 +241,7 @@ class ServedModel(nn.Module):
         params = dict(self.named_parameters(remove_duplicate=False))
         for name, loaded in weights:
             path = name.split(".")
-            fused, part = parts.get(path[-2], (path[-2], 0))
+            fused, *part = parts.get(path[-2], (path[-2],))
             param = params[".".join([*path[:-2], fused, path[-1]])]
             loader = getattr(param, "weight_loader", None)
-            loader(param, loaded, part) if loader else param.copy_(loaded)
+            loader(param, loaded, *part) if loader else param.copy_(loaded)

@@ -29,10 +29,18 @@ def vllm_config(hf_config: Any, rank: int, tp: int, **sluice: Any) -> Any:
     )
 
 
+def recorded(model: torch.nn.Module, device: torch.device) -> None:
+    """What vLLM's loader does for a model that it has made. Only layerwise reload wants it, whose import takes seconds."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    with device:
+        record_metadata_for_reloading(model)
+
+
 class Worker:
-    def __init__(self, config: Any, model: torch.nn.Module) -> None:
+    def __init__(self, config: Any, model: torch.nn.Module, device: torch.device = torch.device("cpu")) -> None:
         register()
-        made = WeightTransferEngineFactory.create_engine(config.weight_transfer_config, config, torch.device("cpu"), model)
+        made = WeightTransferEngineFactory.create_engine(config.weight_transfer_config, config, device, model)
         assert isinstance(made, SluiceWeightTransferEngine)
         self.transfer = made
         self.active = False

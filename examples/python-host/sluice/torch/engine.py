@@ -53,6 +53,11 @@ class Engine(engine.Engine[torch.Tensor]):
         for name, tensor, attributes in live_tensors(module, tp_size):
             self.register_live(prefix + name, tensor, attributes)
 
+    @property
+    def devices(self) -> set[torch.device]:
+        """Where the sources are."""
+        return {memory.owner.device for memory in self._handle.sources.values()}
+
     def forget(self) -> None:
         super().forget()
         self._registered.clear()

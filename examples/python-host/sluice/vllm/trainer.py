@@ -118,7 +118,8 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
                 self.engine.init(info)
 
     def send_weights(self, version: str | None = None) -> None:
-        """One update, on every trainer rank. `version` is the same on all; without it the label is update-1, update-2, ..."""
+        """One update, on every trainer rank. `version` is the same on all; without it the label is update-1, update-2, ... Shards
+        are read when what the caller's current stream has queued is done."""
         label = version or following(self.engine.version)
         told = False
         self._updates.start()
@@ -126,6 +127,7 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
             if self.is_sender:
                 self.client.start_weight_update()
             self._register()
+            self._wait()
             told = True
             with self._telling(self.client.update_weights, {"names": self._names, "version": label}):
                 self._updates.move(self._names)
@@ -151,6 +153,11 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
         for name, tensor in self.source.iter_local():  # type: ignore[union-attr]
             held = local(tensor)
             self.engine.register_source(name, held if held.numel() > 0 else None)
+
+    def _wait(self) -> None:
+        for device in self.engine.devices:
+            if device.type != "cpu":
+                torch.accelerator.current_stream(device).synchronize()
 
     @contextmanager
     def _telling(self, call: Callable[..., None], *given: Any) -> Iterator[None]:

@@ -86,6 +86,7 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
         self._engine: Engine | None = None
         self._updates: Updates | None = None
         self._registered: dict[str, int] = {}
+        self._reloading = False
 
     @property
     def engine(self) -> Engine | None:
@@ -127,8 +128,8 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
         self._open().start()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """As the base class'. When it is done the new weights are there for whatever the worker computes next, so that the
-        device is waited for only around it: the model must be at rest when it is written."""
+        """As the base class'. The model must be at rest when it is written, and whatever thread or stream computes next finds the
+        new weights: the worker's device is waited for around it."""
         typed = self.parse_update_info(update_info)
         self._wait()
         self.receive_weights(typed)
@@ -147,12 +148,16 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
 
     def finish_weight_update(self) -> None:
         self._open().finish()
+        self._wait()  # the reload ends here
 
     def shutdown(self) -> None:
-        """The engine stays, and with it what is known of the weights, for a next init."""
+        """The engine stays, and with it what is known of the weights, for a next init. So do the model's tensors, which an update
+        that failed left to the reload."""
         self._updates = None
         if self._engine is not None:
             self._engine.shutdown()
+        if self._reloading:
+            self._reload_end()
 
     def _close(self) -> None:
         if self._engine is not None:
@@ -173,6 +178,7 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
     def _reload_begin(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
+        self._reloading = True
         initialize_layerwise_reload(self.model)
 
     def _load(self, weights: Weights[torch.Tensor]) -> None:
@@ -184,13 +190,18 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
     def _reload_end(self) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
+        self._reloading = False
         finalize_layerwise_reload(self.model, self.model_config)
 
 
 def owned(weights: Weights[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Copies: layerwise reload keeps what it is given until a whole layer has come, and Sluice lends one tensor at a time."""
+    """Copies: layerwise reload keeps what it is given until a whole layer has come, and Sluice lends one tensor at a time, whose
+    memory is the next one's when that is asked for."""
     for name, tensor in weights:
-        yield name, tensor.clone()
+        copy = tensor.clone()
+        if copy.device.type != "cpu":
+            torch.accelerator.current_stream(copy.device).synchronize()
+        yield name, copy
 
 
 def sluice_config(vllm_config: VllmConfig) -> dict[str, Any]:

@@ -329,7 +329,11 @@ def test_a_loader_that_fails_fails_the_update_and_a_new_init_mends_it(calls: lis
         trainer.send_weights("step-1")
     assert not pair.worker.active and trainer.engine.state is State.FAILED
     trainer.shutdown()
+    assert calls == [("begin", served), "unchecked", "checked"]
     pair.worker.shutdown_weight_transfer_engine()
+    assert calls[3:] == [("end", served, pair.config.model_config)]  # the model has its tensors again
+    pair.worker.shutdown_weight_transfer_engine()
+    assert len(calls) == 4
     served.fails = False
     trainer = pair.trainer()
     assert trainer.engine.version == "dirty"
