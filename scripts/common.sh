@@ -54,6 +54,43 @@ take_arguments()
    done
 }
 
+# take_directory DEFAULT ARGUMENT ...: sets `directory` to the one argument of a script that fetches, or to DEFAULT.
+take_directory()
+{
+   directory=$1
+   shift
+   local argument
+   for argument in "$@"; do
+      case $argument in
+         -h | --help)
+            print_help
+            exit 0
+            ;;
+         -*) die "unknown argument $argument; scripts/$script --help tells" ;;
+      esac
+   done
+   (($# <= 1)) || die "one directory at most ($# arguments)"
+   directory=${1:-$directory}
+}
+
+# quietly WHAT COMMAND ARGUMENT ...: what the command says is shown only where it fails, and only its end; the script then dies of WHAT.
+# A function fails with the first of its commands that does.
+quietly()
+{
+   local what=$1 said status
+   shift
+   set +e
+   said=$(
+      set -e
+      "$@" 2>&1
+   )
+   status=$?
+   set -e
+   ((status != 0)) || return 0
+   tail -n 20 <<<"$said" >&2
+   die "$what"
+}
+
 # build_for_gpus PROGRAM: sets `build` to the folder --build names, or to one that is built now, and ends the script with 3 where PROGRAM
 # cannot be made here. What is built goes with kernels that only measuring wants.
 build_for_gpus()
