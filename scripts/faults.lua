@@ -79,8 +79,8 @@ local function make_cases()
                and (not options.victim or options.victim[tostring(victim)])
             if asked and (not options.sample or (p + f + options.sample) % 4 == victim) then
                cases[#cases + 1] = {phase = phase, fault = fault, victim = victim, impossible = wanted.impossible(phase, fault, victim),
-                  road = options.m2n and "m2n" or options.wire and "wire" or options.gpu and "gpu" or ROADS[(p + f + victim) % 3 + 1], smaller = (p + 2 * f + victim) % 3 == 0,
-                  key = options.key}
+                  road = options.m2n and "m2n" or options.wire and "wire" or options.gpu and "gpu" or ROADS[(p + f + victim) % 3 + 1],
+                  smaller = (p + 2 * f + victim) % 3 == 0, key = options.key}
             end
          end
       end

@@ -94,8 +94,8 @@ describe("attaching to ranks that run", function()
          :gsub("state    %w+", "state"):gsub("version  [^\n]+", "version"):gsub("%d+", "N"))
    end
 
-   it("looks as the README shows it", function()
-      local readme = read("README.md"):match("\n```\n%$ build/sluice repl %-%-attach [^\n]*\n(.-)```")
+   it("looks as lua/CONSOLE.md shows it", function()
+      local page = read("lua/CONSOLE.md"):match("\n```\n%$ build/sluice repl %-%-attach [^\n]*\n(.-)```")
       local at = folder .. "/socket"
       local run = program.start({ "run", program.deployment({ rules = "llama", updates = 100000 }), "--quiet", "--allow-attach", at })
       assert.is_true(has_plan(at))
@@ -110,7 +110,7 @@ describe("attaching to ranks that run", function()
       assert.equal(0, tty:send("\4"):finish())
       run:kill(15)
       run:finish()
-      assert.equal(shape(readme), shape(shown))
+      assert.equal(shape(page), shape(shown))
    end)
 
    it("answers every command that plans", function()

@@ -343,28 +343,30 @@ describe("sluice repl, at a terminal", function()
       assert.is_nil(shown:find("-- more", 1, true))
    end)
 
-   it("is what README.md shows", function()
-      local readme = assert(io.open("README.md"))
-      local text = readme:read("*a")
-      readme:close()
-      local command, shown = text:match("\n```\n%$ build/sluice (repl [^\n]*)\n(.-)```")
-      assert.truthy(shown)
-      local arguments = {}
-      for word in command:gmatch("%S+") do
-         arguments[#arguments + 1] = word
-      end
-      local tty = terminal.start(arguments, { TERM = "vt100", XDG_STATE_HOME = state, HOME = state, PAGER = "" })
-      for line in shown:gmatch("sluice> ([^\n]*)\n") do
+   for _, path in ipairs({ "README.md", "lua/CONSOLE.md" }) do
+      it("is what " .. path .. " shows", function()
+         local page = assert(io.open(path))
+         local text = page:read("*a")
+         page:close()
+         local command, shown = text:match("\n```\n%$ build/sluice (repl [^\n]*)\n(.-)```")
+         assert.truthy(shown)
+         local arguments = {}
+         for word in command:gmatch("%S+") do
+            arguments[#arguments + 1] = word
+         end
+         local tty = terminal.start(arguments, { TERM = "vt100", XDG_STATE_HOME = state, HOME = state, PAGER = "" })
+         for line in shown:gmatch("sluice> ([^\n]*)\n") do
+            tty:expect("sluice> ")
+            tty:send(line .. "\r")
+         end
          tty:expect("sluice> ")
-         tty:send(line .. "\r")
-      end
-      tty:expect("sluice> ")
-      local seen = tty.all:gsub("sluice> $", "")
-      tty:send("\r")
-      local function without_lines(block)
-         return (block:gsub("%.lua:%d+", ".lua"))
-      end
-      assert.equal(without_lines(shown), without_lines(seen))
-      assert.equal(0, quit(tty))
-   end)
+         local seen = tty.all:gsub("sluice> $", "")
+         tty:send("\r")
+         local function without_lines(block)
+            return (block:gsub("%.lua:%d+", ".lua"))
+         end
+         assert.equal(without_lines(shown), without_lines(seen))
+         assert.equal(0, quit(tty))
+      end)
+   end
 end)
