@@ -113,11 +113,7 @@ function command.run(args)
       good = not problems[1] and (args.idle or not idle[1]) or false, file = audit.file or args.rules, title = from.title,
       trainers = from.trainers, workers = from.workers, problems = problems, idle = idle, idle_extended = extended, totals = plan:totals(),
    }
-   if args.json then
-      io.stdout:write(json.encode(result), "\n")
-   else
-      write(result)
-   end
+   json.answer(args, result, write)
    return result.good and 0 or 1
 end
 

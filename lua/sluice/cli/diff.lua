@@ -46,11 +46,9 @@ end
 
 function command.run(args)
    local comparison = diff.compare(side(args, args.a), side(args, args.b))
-   if args.json then
-      io.stdout:write(json.encode(planned.mark(comparison)), "\n")
-   else
+   json.answer(args, planned.mark(comparison), function()
       io.stdout:write(units.plain(difference.text(comparison, args.all)))
-   end
+   end)
    return comparison.same and 0 or 1
 end
 

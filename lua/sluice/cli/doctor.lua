@@ -55,26 +55,22 @@ local function gather(port)
    return facts
 end
 
-local function write(list, works)
+local function write(result)
    local marks, indent = { good = "ok  ", note = "note", bad = "BAD " }, (" "):rep(25)
    local most = math.max(40, native.columns(1) - 28)
-   for _, finding in ipairs(list) do
+   for _, finding in ipairs(result.findings) do
       io.stdout:write(("%s  %-18s %s\n"):format(marks[finding.state], finding.what,
          table.concat(units.lines(finding.found, most + 2), "\n" .. indent)))
       if finding.advice then
          io.stdout:write(indent, "> ", table.concat(units.lines(finding.advice, most), "\n" .. indent .. "  "), "\n")
       end
    end
-   io.stdout:write(works and "\nThe host transport can work here.\n" or "\nThe host transport cannot work here.\n")
+   io.stdout:write(result.good and "\nThe host transport can work here.\n" or "\nThe host transport cannot work here.\n")
 end
 
 function doctor.run(args)
    local list, works = findings(gather(args.port))
-   if args.json then
-      io.stdout:write(json.encode({ good = works, findings = json.list(list) }), "\n")
-   else
-      write(list, works)
-   end
+   json.answer(args, { good = works, findings = json.list(list) }, write)
    return works and 0 or 1
 end
 

@@ -53,4 +53,13 @@ function json.encode(value)
    return encode(value)
 end
 
+--- Prints what a command found: as one line with --json, else as `write` does.
+function json.answer(args, result, write)
+   if args.json then
+      io.stdout:write(json.encode(result), "\n")
+   else
+      write(result)
+   end
+end
+
 return json

@@ -104,11 +104,7 @@ function plan.run(args)
       fault.wrong("plan: --rank %d must be below the world size %d", rank, from.size)
    end
    local result = plan.make(from, rank, args.full)
-   if args.json then
-      io.stdout:write(json.encode(result), "\n")
-   else
-      write(result)
-   end
+   json.answer(args, result, write)
    return 0
 end
 

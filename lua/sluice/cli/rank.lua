@@ -123,11 +123,7 @@ local function run(args, role)
       return native.run_rank(job, report)
    end
    local result = run_alone(here, stand, job)
-   if args.json then
-      io.stdout:write(json.encode(result), "\n")
-   else
-      write(result)
-   end
+   json.answer(args, result, write)
    return 0
 end
 

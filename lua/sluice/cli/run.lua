@@ -231,13 +231,7 @@ end
 
 function run.run(args)
    local result = run.execute(world.load(args), args)
-   if args.json then
-      io.stdout:write(json.encode(result), "\n")
-   elseif args.kill then
-      kill.write(result)
-   else
-      write(result)
-   end
+   json.answer(args, result, args.kill and kill.write or write)
    return args.kill and not result.all_named and 1 or 0
 end
 

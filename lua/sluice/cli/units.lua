@@ -83,6 +83,13 @@ function units.columns(rows, indent)
    return lines
 end
 
+--- Rows of texts as one text with aligned columns, which ends with how many more there are, where there are.
+function units.rows(rows, more)
+   local lines = units.columns(rows, "")
+   lines[#lines + 1] = more > 0 and ("... and %d more"):format(more) or nil
+   return table.concat(lines, "\n")
+end
+
 --- A text that cannot speak to a terminal: names come from outside.
 function units.plain(text)
    return (text:gsub("[%z\1-\8\11-\31\127]", "?"))

@@ -96,11 +96,7 @@ local function listing(list, head)
       end
    end
    rows[#rows + 1] = row[1] and row or nil
-   local lines = units.columns(rows, "")
-   if #list > MOST_LISTED then
-      lines[#lines + 1] = ("... and %d more"):format(#list - MOST_LISTED)
-   end
-   return table.concat(lines, "\n")
+   return units.rows(rows, #list - MOST_LISTED)
 end
 
 --- Completes a line.

@@ -136,11 +136,7 @@ function show.table(list, columns, most)
       end
       rows[i + 1] = row
    end
-   local lines = units.columns(rows, "")
-   if #list > most then
-      lines[#lines + 1] = ("... and %d more"):format(#list - most)
-   end
-   return table.concat(lines, "\n")
+   return units.rows(rows, #list - most)
 end
 
 local function map_text(value)
@@ -148,11 +144,7 @@ local function map_text(value)
    for i = 1, math.min(#keys, MOST_ROWS) do
       rows[i] = { tostring(keys[i]), inline(value[keys[i]], 0) }
    end
-   local lines = units.columns(rows, "")
-   if #keys > MOST_ROWS then
-      lines[#lines + 1] = ("... and %d more"):format(#keys - MOST_ROWS)
-   end
-   return table.concat(lines, "\n")
+   return units.rows(rows, #keys - MOST_ROWS)
 end
 
 --- A value as text, without a newline at its end.

@@ -138,55 +138,54 @@ local function fill(number, count, width, height)
    return style.piece(width, height) .. (class and " " .. class or ""), colour
 end
 
-local function label(canvas, x, y, width, height, text)
+local function label(canvas, x, y, width, height, group)
+   local text = group.count == 1 and ("%d"):format(group.ranks[1]) or ("%d +%d"):format(group.ranks[1], group.count - 1)
    if width > 6.4 * #text + 6 and height > 16 then
       canvas:text(x + width / 2, y + height / 2 + 4, text, { class = "on small", anchor = "middle" })
    end
 end
 
-local function draw_sources(parts, scene, high)
-   local canvas, list = svg.new(), {}
-   canvas:rect(0, 0, WIDE, high, { class = "panel" })
-   for i, group in ipairs(scene.sources) do
-      list[i] = group.box
+-- Calls draw(one, i, x, y, width, height) for each of a list of things with a box, those behind first.
+local function each_box(list, parts, scene, high, draw)
+   local whole = {}
+   for i, one in ipairs(list) do
+      whole[i] = one.box
    end
-   for _, i in ipairs(boxes.front(list, scene.dims)) do
-      local group = scene.sources[i]
-      local x, y, width, height = boxes.place(group.box, parts.shape, scene.dims, WIDE, high)
+   for _, i in ipairs(boxes.front(whole, scene.dims)) do
+      draw(list[i], i, boxes.place(whole[i], parts.shape, scene.dims, WIDE, high))
+   end
+end
+
+local function panel(high)
+   local canvas = svg.new()
+   canvas:rect(0, 0, WIDE, high, { class = "panel" })
+   return canvas
+end
+
+local function draw_sources(parts, scene, high)
+   local canvas = panel(high)
+   each_box(scene.sources, parts, scene, high, function(group, i, x, y, width, height)
       local class, colour = fill(i, #scene.sources, width, height)
       canvas:rect(x, y, width, height, { class = class, style = colour,
          tip = ("%s: %s"):format(owner(group, "trainer"), words.box(group.box)) })
-      label(canvas, x, y, width, height, group.count == 1 and ("%d"):format(group.ranks[1])
-         or ("%d +%d"):format(group.ranks[1], group.count - 1))
-   end
+      label(canvas, x, y, width, height, group)
+   end)
    draw_axes(canvas, parts, scene, high)
    return canvas
 end
 
 local function draw_target(parts, scene, target, high)
-   local canvas, list, frames = svg.new(), {}, {}
-   canvas:rect(0, 0, WIDE, high, { class = "panel" })
-   for i, piece in ipairs(target.pieces or {}) do
-      list[i] = piece.box
-   end
-   for _, i in ipairs(boxes.front(list, scene.dims)) do
-      local piece = target.pieces[i]
-      local x, y, width, height = boxes.place(piece.box, parts.shape, scene.dims, WIDE, high)
+   local canvas = panel(high)
+   each_box(target.pieces or {}, parts, scene, high, function(piece, _, x, y, width, height)
       local class, colour = fill(piece.source, #scene.sources, width, height)
       canvas:rect(x, y, width, height, { class = class, style = colour, tip = ("%s → %s: %s%s"):format(
          owner(scene.sources[piece.source], "trainer"), owner(target.workers[piece.worker], "worker"), words.box(piece.box),
          piece.count > 1 and (", in %d pieces"):format(piece.count) or "") })
-   end
-   for i, group in ipairs(target.workers) do
-      frames[i] = group.box
-   end
-   for _, i in ipairs(boxes.front(frames, scene.dims)) do
-      local group = target.workers[i]
-      local x, y, width, height = boxes.place(group.box, parts.shape, scene.dims, WIDE, high)
+   end)
+   each_box(target.workers, parts, scene, high, function(group, _, x, y, width, height)
       canvas:add(('<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" class="frame" pointer-events="none"/>'):format(x, y, width, height))
-      label(canvas, x, y, width, height, group.count == 1 and ("%d"):format(group.ranks[1])
-         or ("%d +%d"):format(group.ranks[1], group.count - 1))
-   end
+      label(canvas, x, y, width, height, group)
+   end)
    draw_axes(canvas, parts, scene, high)
    return canvas
 end
