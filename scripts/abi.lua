@@ -6,12 +6,7 @@
 --
 -- HEADER is sluice.h behind the preprocessor. A record has a line for each thing, and further in, one for each of its parts.
 
-local function read(path)
-   local file = assert(io.open(path))
-   local text = file:read("*a")
-   file:close()
-   return text
-end
+local files = require "scripts.files"
 
 local function squeeze(text)
    return (text:gsub("%s+", " "):gsub("^ ", ""):gsub(" $", ""):gsub("%* ", "*"))
@@ -173,9 +168,9 @@ end
 
 local command = arg[1]
 if command == "questions" then
-   print(questions(read(arg[2])))
+   print(questions(assert(files.read(arg[2]))))
 elseif command == "functions" then
-   print(functions(read(arg[2]), read(arg[3])))
+   print(functions(assert(files.read(arg[2])), assert(files.read(arg[3]))))
 else
-   os.exit(compare(read(arg[2]), read(arg[3])))
+   os.exit(compare(assert(files.read(arg[2])), assert(files.read(arg[3]))))
 end

@@ -6,12 +6,13 @@
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
 local figures = require "scripts.figures"
+local files = require "scripts.files"
 local measure = require "scripts.measure"
 
 local number = figures.number
 
-local run = cjson.decode((assert(figures.read(arg[1]), "no samples")))
-local torch = figures.read(arg[2])
+local run = cjson.decode((assert(files.read(arg[1]), "no samples")))
+local torch = files.read(arg[2])
 if torch then
    local row = cjson.decode(torch)
    row.name, row.kind, row.work, row.title = "packed_torch", "peer", "direct", "packed broadcast by PyTorch, torch.cat and copy_"

@@ -5,11 +5,12 @@
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
 local figures = require "scripts.figures"
+local files = require "scripts.files"
 local measure = require "scripts.measure"
 
 local number = figures.number
 
-local run = cjson.decode((assert(figures.read(arg[1]), "no samples")))
+local run = cjson.decode((assert(files.read(arg[1]), "no samples")))
 
 -- Rows of a whole model, and the one of small tensors: what is promised of them.
 local whole_models = { llama = true, qwen = true }

@@ -9,6 +9,7 @@ package.path = "./?.lua;./lua/?.lua;./lua/?/init.lua;" .. package.path
 
 local cjson = require "cjson"
 local deployment = require "sluice.deployment"
+local files = require "scripts.files"
 local models = require "sluice.models"
 local measure = require "scripts.measure"
 local script = require "spec.support.script"
@@ -45,9 +46,7 @@ for _, tensor in ipairs(live) do
 end
 
 local path = os.tmpname()
-local rules = assert(io.open(path, "w"))
-rules:write(("return { extends = %q, rules = {\n%s\n} }\n"):format(file.rules, others()))
-rules:close()
+files.write(path, ("return { extends = %q, rules = {\n%s\n} }\n"):format(file.rules, others()))
 
 local seconds, mark = {}, measure.cpu()
 local function lap(step)

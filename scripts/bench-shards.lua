@@ -6,6 +6,7 @@
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
 local figures = require "scripts.figures"
+local files = require "scripts.files"
 local measure = require "scripts.measure"
 local shards = require "scripts.shards"
 
@@ -30,7 +31,7 @@ local function run(line, ...)
    local pipe = assert(io.popen(("%s 2>%s; printf '\n%%d' $?"):format(line:format(...), path)))
    local said, code = pipe:read("*a"):match("^(.*)\n(%d+)$")
    pipe:close()
-   local last = (figures.read(path) or ""):match("([^\n]*)\n?$")
+   local last = (files.read(path) or ""):match("([^\n]*)\n?$")
    os.remove(path)
    local good, object = pcall(cjson.decode, said)
    if good then

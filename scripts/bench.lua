@@ -4,6 +4,7 @@
 
 local cjson = require "cjson"
 package.path = "./?.lua;" .. package.path
+local files = require "scripts.files"
 local measure = require "scripts.measure"
 
 local build = arg[1]
@@ -193,8 +194,6 @@ end
 
 print_table()
 local path = build .. "/bench.json"
-local file = assert(io.open(path, "w"))
-file:write(cjson.encode({repeats = repeats, rows = rows}), "\n")
-file:close()
+files.write(path, cjson.encode({repeats = repeats, rows = rows}), "\n")
 io.write(("bench: wrote %s\n"):format(path))
 os.exit(failed and 1 or 0)

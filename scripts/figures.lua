@@ -1,33 +1,22 @@
 --- What the tables of benchmarks between GPUs have in common: files, the machine, and what is promised of figures.
 
 local cjson = require "cjson"
+local files = require "scripts.files"
 
 local figures = {}
 
---- The text of a file, or nil.
-function figures.read(path)
-   local file = io.open(path)
-   local text = file and file:read("*a")
-   if file then
-      file:close()
-   end
-   return text
-end
-
 --- Writes an object as JSON.
 function figures.write(path, object)
-   local file = assert(io.open(path, "w"))
-   file:write(cjson.encode(object), "\n")
-   file:close()
+   files.write(path, cjson.encode(object), "\n")
 end
 
 --- This machine and day, as far as the kernel tells. `cuda`: the version that the driver knows, as 13000.
 function figures.machine(cuda)
    return {
       date = os.date("!%Y-%m-%d"), cuda = ("%d.%d"):format(cuda / 1000, cuda % 1000 / 10),
-      driver = (figures.read("/proc/driver/nvidia/version") or ""):match("%d+%.%d+%.?%d*"),
-      processor = (figures.read("/proc/cpuinfo") or ""):match("model name%s*:%s*([^\n]+)"),
-      kernel = (figures.read("/proc/sys/kernel/osrelease") or ""):match("[^\n]+"),
+      driver = (files.read("/proc/driver/nvidia/version") or ""):match("%d+%.%d+%.?%d*"),
+      processor = (files.read("/proc/cpuinfo") or ""):match("model name%s*:%s*([^\n]+)"),
+      kernel = (files.read("/proc/sys/kernel/osrelease") or ""):match("[^\n]+"),
    }
 end
 

@@ -5,6 +5,8 @@
 --
 -- Prints "file:line: function: ..." for each fault; exit status 1 when there was one.
 
+local files = require "scripts.files"
+
 --- Blanks out comments and strings, keeping lines; returns the text and the set of lines on which a comment lies.
 local function without_comments(text)
    local commented = {}
@@ -87,9 +89,7 @@ local function functions(text)
 end
 
 local function check(path)
-   local file = assert(io.open(path))
-   local text = file:read("*a")
-   file:close()
+   local text = assert(files.read(path))
    local faults = 0
    local function fault(line, message)
       io.write(("%s:%d: %s\n"):format(path, line, message))

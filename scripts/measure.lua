@@ -2,6 +2,7 @@
 -- middle and the ends of several such figures are. For scripts/bench.lua.
 
 local ffi = require "ffi"
+local files = require "scripts.files"
 
 ffi.cdef [[
 typedef struct { long s, us; } measure_time;
@@ -30,13 +31,6 @@ function measure.cpu()
    return measure.now(PROCESS)
 end
 
-local function slurp(path)
-   local file = assert(io.open(path))
-   local text = file:read("*a")
-   file:close()
-   return text
-end
-
 --- Runs a shell command line with its output kept.
 -- @return {seconds, peak_mb, output}; or nil and the output with the status where that was not 0
 function measure.run(command)
@@ -58,7 +52,7 @@ function measure.run(command)
    local status, usage = ffi.new("int[1]"), ffi.new("measure_usage")
    assert(ffi.C.wait4(pid, status, 0, usage) == pid, "cannot wait")
    local seconds = measure.now() - began
-   local output = slurp(path)
+   local output = assert(files.read(path))
    os.remove(path)
    if status[0] ~= 0 then
       return nil, ("%s\n(wait status %d of: %s)"):format(output, status[0], command)

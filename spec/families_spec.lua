@@ -1,6 +1,7 @@
 --- Every family that ships, at every size, against the slow loader (spec/support/loader.lua); and that this would see a mistake.
 
 local cjson = require "cjson"
+local files = require "scripts.files"
 local stdlib = require "posix.stdlib"
 local families = require "spec.support.families"
 local program = require "spec.cli.program"
@@ -63,9 +64,7 @@ describe("the families that are described", function()
 
    -- The words between two texts of a file, those in backticks where `quoted`.
    local function listed(path, from, to, quoted)
-      local file = assert(io.open(path))
-      local text = file:read("*a")
-      file:close()
+      local text = assert(files.read(path))
       local first, last = select(2, text:find(from, 1, true)), text:find(to, 1, true)
       local names = {}
       for name in text:sub(first + 1, last - 1):gmatch(quoted and "`([%w_]+)`" or "[%w_]+") do
@@ -83,15 +82,15 @@ describe("the families that are described", function()
    end)
 
    it("have a rule file each, beside those that several share", function()
-      local files = listed("lua/README.md", "What families share stands in ", ". Without rules, the", true)
+      local named = listed("lua/README.md", "What families share stands in ", ". Without rules, the", true)
       for name in pairs(require("sluice.models").families) do
-         files[name] = true
+         named[name] = true
       end
       local there = {}
       for _, path in ipairs(require("posix.glob").glob("lua/sluice/rules/*.lua")) do
          there[path:match("([%w_]+)%.lua$")] = true
       end
-      assert.equal(sorted(there), sorted(files))
+      assert.equal(sorted(there), sorted(named))
    end)
 
    it("are all run by scripts/families", function()

@@ -2,14 +2,12 @@
 -- scripts/lint; spec/cli/repl_spec.lua and attach_spec.lua have the consoles.)
 
 local cjson = require "cjson"
+local files = require "scripts.files"
 local program = require "spec.cli.program"
 local world = require "spec.support.world"
 
 local function text(path)
-   local file = assert(io.open(path or "README.md"))
-   local whole = file:read("*a")
-   file:close()
-   return whole
+   return assert(files.read(path or "README.md"))
 end
 
 local function blocks(language, path)
@@ -87,10 +85,7 @@ describe("README.md", function()
       local result = program.run(arguments)
       assert.equal("", result.err)
       local function content(path)
-         local file = assert(io.open(path, "rb"))
-         local bytes = file:read("*a")
-         file:close()
-         return bytes
+         return assert(files.read(path))
       end
       assert.equal(content(shown), content(drawn))
       assert.truthy(text():find("](" .. shown .. ")", 1, true))

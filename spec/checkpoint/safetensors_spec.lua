@@ -2,7 +2,9 @@
 
 local cjson = require "cjson"
 local ffi = require "ffi"
+local files = require "scripts.files"
 local inside = require "spec.support.inside"
+local safetensors = require "spec.support.safetensors"
 
 local C = inside.declare("checkpoint/safetensors.h", "base/memory.h")
 local random = math.random
@@ -16,24 +18,13 @@ local function path(name)
 end
 
 local function write(name, bytes)
-   local file = assert(io.open(path(name), "wb"))
-   file:write(bytes)
-   file:close()
+   files.write(path(name), bytes)
    return path(name)
-end
-
-local function little_endian(number)
-   local bytes = {}
-   for i = 1, 8 do
-      bytes[i] = string.char(number % 256)
-      number = math.floor(number / 256)
-   end
-   return table.concat(bytes)
 end
 
 -- A file of this header text and these bytes of data.
 local function file_of(header, data)
-   return little_endian(#header) .. header .. (data or "")
+   return safetensors.length(#header) .. header .. (data or "")
 end
 
 local function record(dtype, shape, first, last)
@@ -145,11 +136,11 @@ describe("slc_checkpoint_open()", function()
       end)
 
       it("refuses a header that claims 2^60 bytes", function()
-         refuses_file(little_endian(2 ^ 60) .. "{}", ": the header claims 1152921504606846976 bytes; at most 100000000 are allowed")
+         refuses_file(safetensors.length(2 ^ 60) .. "{}", ": the header claims 1152921504606846976 bytes; at most 100000000 are allowed")
       end)
 
       it("refuses a header that goes on behind the file", function()
-         refuses_file(little_endian(90) .. "{}", ": the file is truncated: the header claims 90 bytes and 2 follow its length")
+         refuses_file(safetensors.length(90) .. "{}", ": the file is truncated: the header claims 90 bytes and 2 follow its length")
       end)
 
       it("refuses a file whose data is cut off", function()
@@ -423,15 +414,11 @@ describe("slc_checkpoint_open()", function()
 end)
 
 describe("the all-MiniLM-L6-v2 checkpoint", function()
-   local where = os.getenv("SLUICE_MINILM") or "build/minilm"
-   local file = io.open(where .. "/model.safetensors", "rb")
-   if not file then
-      pending("needs the model: run scripts/fetch-minilm")
-      return
-   end
-   file:close()
-
    it("holds 104 tensors, the word embeddings and int64 position ids among them", function()
+      local where = os.getenv("SLUICE_MINILM") or "build/minilm"
+      if not io.open(where .. "/model.safetensors") then
+         return pending("there is no model in " .. where .. ": run scripts/fetch-minilm")
+      end
       local checkpoint = assert(open(where))
       assert.equal(104, tonumber(C.slc_checkpoint_count(checkpoint)))
       local dtype, shape = tensor_of(checkpoint, "embeddings.word_embeddings.weight")

@@ -2,6 +2,7 @@
 -- it cannot. (A full disk is a case of spec/cli/save_spec.lua.)
 
 local ffi = require "ffi"
+local files = require "scripts.files"
 local inside = require "spec.support.inside"
 local safetensors = require "spec.support.safetensors"
 
@@ -34,15 +35,6 @@ local function write(list, where, cancelled)
       return nil, inside.text(err), tonumber(status)
    end
    return tonumber(written[0])
-end
-
-local function bytes_at(path)
-   local file = io.open(path, "rb")
-   local bytes = file and file:read("*a")
-   if file then
-      file:close()
-   end
-   return bytes
 end
 
 -- What the program's reader finds there.
@@ -87,9 +79,9 @@ describe("the safetensors writer", function()
 
    it("writes what the reader then reads", function()
       local written = write(all, path)
-      assert.equal(#bytes_at(path), written)
+      assert.equal(#files.read(path), written)
       assert.same(all, read_back(path))
-      assert.is_nil(bytes_at(path .. ".part"))
+      assert.is_nil(files.read(path .. ".part"))
    end)
 
    it("writes a header as the format has it: a multiple of 8 bytes, no gaps, every tensor aligned to its elements", function()
@@ -108,7 +100,7 @@ describe("the safetensors writer", function()
          assert.is_true(ends[begin], "a gap before " .. begin)
       end
       assert.same({ 2, 6 }, header.f4.shape) -- the format counts values of 4 bits
-      local bytes = bytes_at(path)
+      local bytes = files.read(path)
       assert.equal(0, (bytes:byte(1) + 256 * bytes:byte(2)) % 8)
    end)
 
@@ -141,8 +133,8 @@ describe("the safetensors writer", function()
          local written, text, status = write(case[2], path)
          assert.is_nil(written)
          assert.same({ "checkpoint: " .. path .. case[3], INVALID }, { text, status })
-         assert.is_nil(bytes_at(path))
-         assert.is_nil(bytes_at(path .. ".part"))
+         assert.is_nil(files.read(path))
+         assert.is_nil(files.read(path .. ".part"))
       end)
    end
 
@@ -159,13 +151,13 @@ describe("the safetensors writer", function()
       os.execute(("rm %s.part; ln -s %s/victim %s.part"):format(path, directory, path))
       _, text = write(all, path)
       assert.equal(("checkpoint: %s.part cannot be written: Too many levels of symbolic links"):format(path), text)
-      assert.is_nil(bytes_at(directory .. "/victim"))
+      assert.is_nil(files.read(directory .. "/victim"))
    end)
 
    it("stops when it is cancelled, and leaves nothing", function()
       local _, text, status = write(all, path, ffi.new("bool[1]", true))
       assert.same({ ("checkpoint: cancelled while it wrote %s.part"):format(path), CANCELLED }, { text, status })
-      assert.is_nil(bytes_at(path .. ".part"))
+      assert.is_nil(files.read(path .. ".part"))
    end)
 
    it("gives every failing allocation back as an error, and leaves the old file", function()
@@ -182,7 +174,7 @@ describe("the safetensors writer", function()
          assert.equal(NO_MEMORY, status)
          assert.truthy(text:find("^checkpoint: out of memory for "), text)
          assert.same({}, read_back(path))
-         assert.is_nil(bytes_at(path .. ".part"))
+         assert.is_nil(files.read(path .. ".part"))
       end
       assert.is_true(#keep > 0)
    end)

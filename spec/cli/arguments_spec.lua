@@ -2,6 +2,7 @@
 
 local cjson = require "cjson"
 local program = require "spec.cli.program"
+local safetensors = require "spec.support.safetensors"
 local stat = require "posix.sys.stat"
 
 local commands = { "run", "plan", "explain", "trainer", "worker", "rank", "version" }
@@ -174,17 +175,8 @@ end)
 describe("a checkpoint", function()
    after_each(program.cleanup)
 
-   local function u64(number)
-      local bytes = {}
-      for i = 1, 8 do
-         bytes[i] = string.char(number % 256)
-         number = math.floor(number / 256)
-      end
-      return table.concat(bytes)
-   end
-
-   local function safetensors(header, data, length)
-      return program.file(u64(length or #header) .. header .. data, ".safetensors")
+   local function checkpoint(header, data, length)
+      return program.file(safetensors.length(length or #header) .. header .. data, ".safetensors")
    end
 
    local function run(path)
@@ -200,15 +192,15 @@ describe("a checkpoint", function()
    end)
 
    it("that is cut off is refused", function()
-      refused(run(safetensors('{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}', "12345678")), "checkpoint: ")
+      refused(run(checkpoint('{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}', "12345678")), "checkpoint: ")
    end)
 
    it("whose header claims 2^60 bytes is refused", function()
-      refused(run(safetensors("{}", "", 2 ^ 60)), "checkpoint: ")
+      refused(run(checkpoint("{}", "", 2 ^ 60)), "checkpoint: ")
    end)
 
    it("that lacks a tensor names it", function()
-      refused(run(safetensors('{"embeddings.word_embeddings.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}', "1234")),
+      refused(run(checkpoint('{"embeddings.word_embeddings.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}', "1234")),
          "checkpoint: ")
    end)
 end)

@@ -1,6 +1,7 @@
 --- sluice repl --attach and the other commands that ask a running engine: at ranks of `sluice run`, while updates go on.
 
 local cjson = require "cjson"
+local files = require "scripts.files"
 local program = require "spec.cli.program"
 local socket = require "posix.sys.socket"
 local stat = require "posix.sys.stat"
@@ -9,19 +10,8 @@ local unistd = require "posix.unistd"
 
 local folder
 
-local function write(path, text)
-   local file = assert(io.open(path, "w"))
-   file:write(text)
-   file:close()
-end
-
 local function read(path)
-   local file = io.open(path)
-   local text = file and file:read("*a") or ""
-   if file then
-      file:close()
-   end
-   return text
+   return files.read(path) or ""
 end
 
 -- Statements, as -e gives them.
@@ -56,13 +46,13 @@ describe("attaching to ranks that run", function()
 
    it("shows the engine's own plan while updates go on, every byte of them right, and outlives it", function()
       local parent, rules = folder .. "/parent.lua", folder .. "/mine.lua"
-      write(parent, 'return { extends = "llama", rules = { rule "model.norm.weight" { full = "the host scales it" } } }')
-      write(rules, 'return { extends = "parent.lua" }')
+      files.write(parent, 'return { extends = "llama", rules = { rule "model.norm.weight" { full = "the host scales it" } } }')
+      files.write(rules, 'return { extends = "parent.lua" }')
       local at = folder .. "/socket"
       local run = program.start({ "run", program.deployment({ rules = rules, updates = 400 }), "--quiet", "--allow-attach", at, "--json" })
       assert.is_true(has_plan(at))
       -- What the engine read counts, not what lies there by now.
-      write(parent, "return {")
+      files.write(parent, "return {")
       local repl = assert(io.popen(("%s repl --attach %s > %s/out 2> %s/err"):format(program.path, at, folder, folder), "w"))
       repl:write('plan.is_engines, plan.digest\nwhy_full()[1].reason\nrule_text()\nrule "model.norm.weight" { layout = replicate }\nplan.is_engines\n'
          .. 'forget()\nplan.is_engines\nengine.state == "ready" or engine.state == "updating"\nedit()\ndry_run().verified\n')
@@ -116,8 +106,8 @@ describe("attaching to ranks that run", function()
    it("answers every command that plans", function()
       local at = folder .. "/{rank}"
       local rules = folder .. "/mine.lua"
-      write(rules, 'return { extends = "llama", rules = { rule "model.norm.weight" { full = "x" } } }')
-      write(folder .. "/llama.lua", 'return { extends = "llama", rules = { rule "lm_head.weight" { full = "in a folder of the run\'s" } } }')
+      files.write(rules, 'return { extends = "llama", rules = { rule "model.norm.weight" { full = "x" } } }')
+      files.write(folder .. "/llama.lua", 'return { extends = "llama", rules = { rule "lm_head.weight" { full = "in a folder of the run\'s" } } }')
       local run = program.start({ "run", program.deployment({ rules = "llama", updates = 100000 }), "--quiet", "--allow-attach", at },
          { SLUICE_RULES_PATH = folder })
       local worker, trainer = folder .. "/5", folder .. "/0"

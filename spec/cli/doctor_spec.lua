@@ -9,11 +9,12 @@ local on_gpu = require("spec.support.gpu").specs(it)
 
 package.path = "lua/?.lua;" .. package.path
 local findings = require "sluice.doctor".findings
+local with = require "spec.support.with"
 
 -- A machine on which everything works, with changes.
 local function machine(changes)
    local gpu = { name = "NVIDIA H200", bytes = 150e9, peers = 1 }
-   local facts = {
+   return with({
       system = "Linux", release = "6.1", architecture = "x86_64", processors = 2, memory = 8 * 2 ^ 30, shm = 2 ^ 33,
       files = { soft = 65536, hard = 65536 }, locked = {}, memfd = "", read = "", loopback = "", ptrace_scope = 0,
       addresses = { { "eth0", "192.0.2.7" } }, port_range = { 32768, 60999 }, cards = { { name = "mlx5_0", rate = "400 Gb/sec" } },
@@ -21,11 +22,7 @@ local function machine(changes)
       plugin = { cuda = 13000, nccl = 22809, gpus = 2 }, nccl = { file = "/usr/lib/libnccl.so.2", version = 22809 },
       m2n = { found = "/usr/lib/libnccl_m2n.so, with NCCL 2.30.7, /usr/lib/libnccl.so.2" },
       openssl = "OpenSSL 3.0.17", openssl_number = 0x300000f0, lua = "LuaJIT 2.1.0",
-   }
-   for key, value in pairs(changes or {}) do
-      facts[key] = value
-   end
-   return facts
+   }, changes)
 end
 
 local function of(what, changes)

@@ -1,5 +1,6 @@
 --- sluice picture: what is drawn is what the plan says, at 2 and at 512 ranks; a page that asks for nothing, also in Chromium.
 
+local files = require "scripts.files"
 local program = require "spec.cli.program"
 
 package.path = "lua/?.lua;" .. package.path
@@ -25,9 +26,7 @@ local function drawn(ending, deployment, ...)
    local result = picture(deployment, unpack(arguments))
    assert.equal(0, result.code, result.err)
    assert.truthy(result.out:find("^wrote " .. path:gsub("%p", "%%%0") .. ", [%d.]+ %u?B\n$"), result.out)
-   local file = assert(io.open(path, "rb"))
-   local text = file:read("*a")
-   file:close()
+   local text = assert(files.read(path))
    return text, path
 end
 
@@ -202,9 +201,7 @@ describe("sluice picture", function()
             .. "--log-net-log=%s --enable-logging=stderr --dump-dom file://%s 2>&1"):format(browser, home, scheme, log, path))
          local said = pipe:read("*a")
          pipe:close()
-         local file = assert(io.open(log))
-         local network = file:read("*a")
-         file:close()
+         local network = assert(files.read(log))
          os.remove(log)
          os.execute("rm -rf " .. home)
          assert.truthy(said:find("data-tip=", 1, true), said:sub(1, 2000)) -- the script ran

@@ -2,6 +2,7 @@
 -- The program is SLUICE_PROGRAM, or build/sluice.
 
 local cjson = require "cjson"
+local files = require "scripts.files"
 local shell = require "scripts.shell"
 local signal = require "posix.signal"
 local socket = require "posix.sys.socket"
@@ -11,6 +12,7 @@ local wait = require "posix.sys.wait"
 local fcntl = require "posix.fcntl"
 local time = require "posix.time"
 local dirent = require "posix.dirent"
+local with = require "spec.support.with"
 
 local program = { path = os.getenv("SLUICE_PROGRAM") or "build/sluice" }
 
@@ -22,16 +24,7 @@ local function now()
    return t.tv_sec + t.tv_nsec * 1e-9
 end
 
-local function read_file(path)
-   local file = io.open(path, "rb")
-   local text = file and file:read("*a")
-   if file then
-      file:close()
-   end
-   return text
-end
-
-local files, running = {}, {}
+local made, running = {}, {}
 
 --- Removes the temporary files that were made so far, and ends what a failed spec left running.
 function program.cleanup()
@@ -40,10 +33,10 @@ function program.cleanup()
       wait.wait(pid)
    end
    running = {}
-   for _, path in ipairs(files) do
+   for _, path in ipairs(made) do
       os.remove(path)
    end
-   files = {}
+   made = {}
 end
 
 --- A temporary file that holds a text; its path. `ending` is put behind the name.
@@ -53,10 +46,8 @@ function program.file(text, ending)
       os.remove(path)
       path = path .. ending
    end
-   local file = assert(io.open(path, "wb"))
-   file:write(text)
-   file:close()
-   files[#files + 1] = path
+   files.write(path, text)
+   made[#made + 1] = path
    return path
 end
 
@@ -86,10 +77,10 @@ end
 local function members(group)
    local list = {}
    for name in dirent.files("/proc") do
-      local stat = name:match("^%d+$") and read_file("/proc/" .. name .. "/stat")
+      local stat = name:match("^%d+$") and files.read("/proc/" .. name .. "/stat")
       local state, pgrp = (stat or ""):match("^%d+ %(.*%) (%a) %d+ (%d+)")
       if tonumber(pgrp) == group and state ~= "Z" and state ~= "X" then
-         list[#list + 1] = { pid = tonumber(name), command = (read_file("/proc/" .. name .. "/cmdline") or ""):gsub("%z", " ") }
+         list[#list + 1] = { pid = tonumber(name), command = (files.read("/proc/" .. name .. "/cmdline") or ""):gsub("%z", " ") }
       end
    end
    return list
@@ -99,7 +90,7 @@ end
 function program.children(pid)
    local list = {}
    for name in dirent.files("/proc") do
-      local stat = name:match("^%d+$") and read_file("/proc/" .. name .. "/stat")
+      local stat = name:match("^%d+$") and files.read("/proc/" .. name .. "/stat")
       local state, parent = (stat or ""):match("^%d+ %(.*%) (%a) (%d+) ")
       if tonumber(parent) == pid and state ~= "Z" and state ~= "X" then
          list[#list + 1] = tonumber(name)
@@ -126,7 +117,7 @@ end
 function process:wait_for_exec()
    local name = program.path:match("[^/]+$")
    program.until_true(10, function()
-      local command = read_file(("/proc/%d/cmdline"):format(self.pid)) or ""
+      local command = files.read(("/proc/%d/cmdline"):format(self.pid)) or ""
       return command == "" or command:match("^[^%z]*"):sub(-#name) == name
    end)
 end
@@ -149,7 +140,7 @@ end
 
 --- What it wrote to standard error so far.
 function process:errors()
-   return read_file(self.err)
+   return files.read(self.err)
 end
 
 --- Waits for the end. Returns { code = or signal =, out =, err =, left = commands of processes that it left }.
@@ -178,7 +169,7 @@ function process:finish(seconds)
       table.insert(result.left, member.command)
       signal.kill(member.pid, signal.SIGKILL)
    end
-   result.out, result.err = read_file(self.out), read_file(self.err)
+   result.out, result.err = files.read(self.out), files.read(self.err)
    os.remove(self.out)
    os.remove(self.err)
    return result
@@ -211,14 +202,11 @@ end
 
 --- A small deployment with `changes` over it, as JSON in a file; its path.
 function program.deployment(changes)
-   local deployment = {
+   local deployment = with({
       model = { family = "llama", config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128, num_attention_heads = 8,
          num_key_value_heads = 4, vocab_size = 1000 } },
       trainer = { mesh = { { "fsdp", 3 } } }, worker = { mesh = { { "dp", 2 }, { "tp", 2 } } }, updates = 2, timeout_s = 20,
-   }
-   for key, value in pairs(changes or {}) do
-      deployment[key] = value
-   end
+   }, changes)
    return program.file(cjson.encode(deployment))
 end
 

@@ -1,6 +1,7 @@
 --- sluice repl: its words and rules through standard input and -e, and its keys at a pseudo terminal.
 
 local cjson = require "cjson"
+local files = require "scripts.files"
 local program = require "spec.cli.program"
 local signal = require "posix.signal"
 local terminal = require "spec.cli.terminal"
@@ -345,9 +346,7 @@ describe("sluice repl, at a terminal", function()
 
    for _, path in ipairs({ "README.md", "lua/CONSOLE.md" }) do
       it("is what " .. path .. " shows", function()
-         local page = assert(io.open(path))
-         local text = page:read("*a")
-         page:close()
+         local text = assert(files.read(path))
          local command, shown = text:match("\n```\n%$ build/sluice (repl [^\n]*)\n(.-)```")
          assert.truthy(shown)
          local arguments = {}

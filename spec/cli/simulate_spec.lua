@@ -1,5 +1,6 @@
 --- sluice simulate: its predictions beside measured runs, its answers beside the plans of single ranks, its arguments.
 
+local files = require "scripts.files"
 local program = require "spec.cli.program"
 
 package.path = "lua/?.lua;" .. package.path
@@ -91,9 +92,7 @@ describe("sluice simulate", function()
    end)
 
    it("has the options and defaults that lua/SIMULATE.md tells", function()
-      local file = assert(io.open("lua/SIMULATE.md"))
-      local text = file:read("*a")
-      file:close()
+      local text = assert(files.read("lua/SIMULATE.md"))
       for _, parameter in ipairs(cost.parameters) do
          local option = "`--" .. parameter[1]:gsub("_", "-") .. "`"
          local line = text:match("\n| [^\n]-" .. option:gsub("%-", "%%-") .. "[^\n]*")

@@ -1,4 +1,5 @@
 local ffi = require "ffi"
+local files = require "scripts.files"
 local inside = require "spec.support.inside"
 local control = require "spec.support.control"
 local fcntl = require "posix.fcntl"
@@ -13,9 +14,7 @@ describe("key", function()
    local function file(bytes, mode)
       local path = os.tmpname()
       paths[#paths + 1] = path
-      local handle = assert(io.open(path, "wb"))
-      handle:write(bytes)
-      handle:close()
+      files.write(path, bytes)
       assert(stat.chmod(path, mode or tonumber("600", 8)))
       return path
    end

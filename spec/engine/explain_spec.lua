@@ -2,6 +2,7 @@
 
 local cjson = require "cjson"
 local explanation = require "sluice.cli.explanation"
+local files = require "scripts.files"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
 local unistd = require "posix.unistd"
@@ -22,9 +23,7 @@ end
 local function run(body)
    local path = os.tmpname()
    local function write(text)
-      local file = assert(io.open(path, "w"))
-      file:write(text)
-      file:close()
+      files.write(path, text)
    end
    write(RULES:format(""))
    local fd, port = world.listen()

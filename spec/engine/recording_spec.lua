@@ -7,6 +7,7 @@ local host = require "spec.support.host"
 local pair = require "spec.support.pair"
 local signal = require "posix.signal"
 local unistd = require "posix.unistd"
+local with = require "spec.support.with"
 local world = require "spec.support.world"
 
 ffi.cdef [[
@@ -25,11 +26,7 @@ local function on_each(body, options, check)
       if road[1] == "nccl" and gpu.missing() then
          return pending(gpu.missing())
       end
-      local given = { transport = road[1], driver = road[2] }
-      for key, value in pairs(options) do
-         given[key] = value
-      end
-      check(pair.run(body, given))
+      check(pair.run(body, with({ transport = road[1], driver = road[2] }, options)))
    end
 end
 

@@ -2,12 +2,14 @@
 -- contract.md: 2 (the soonest deadline, who came), 5 (a rank stopped at any step is named by every other rank).
 
 local built = require "spec.support.built"
+local files = require "scripts.files"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
 local shell = require "scripts.shell"
 local signal = require "posix.signal"
 local stat = require "posix.sys.stat"
 local unistd = require "posix.unistd"
+local with = require "spec.support.with"
 local world = require "spec.support.world"
 
 local C = inside.declare("sluice.h")
@@ -36,9 +38,7 @@ local sleep = world.sleep
 
 local function key_file()
    local path = os.tmpname()
-   local file = assert(io.open(path, "wb"))
-   file:write(KEY)
-   file:close()
+   files.write(path, KEY)
    assert(stat.chmod(path, tonumber("600", 8)))
    return path
 end
@@ -53,10 +53,7 @@ end
 
 -- One engine of rank `rank`; options are those of host.create.
 local function make(rank, fd, options)
-   local given = {rank = rank, listen_fd = rank == 0 and fd or nil, beat_s = BEAT}
-   for key, value in pairs(options) do
-      given[key] = value
-   end
+   local given = with({rank = rank, listen_fd = rank == 0 and fd or nil, beat_s = BEAT}, options)
    given.load_weights = rank >= 2 and (options.load_weights or pull_all) or nil
    local self = host.create(given)
    if rank < 2 then
@@ -377,9 +374,7 @@ describe("a key", function()
          for _ = 0, 3 do
             ready.pass()
          end
-         local file = assert(io.open(path, "rb"))
-         local key = file:read("*a")
-         file:close()
+         local key = assert(files.read(path))
          for rank = 0, 3 do
             for from, to in world.dumped(children[rank].pid) do
                local holds, bytes = world.holds(children[rank].pid, from, to, key)

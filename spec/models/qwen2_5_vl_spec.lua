@@ -5,6 +5,7 @@ local deployment = require "sluice.deployment"
 local materialise = require "spec.models.materialise"
 local models = require "sluice.models"
 local tiny = require "spec.models.tiny"
+local with = require "spec.support.with"
 
 local get = materialise.get
 
@@ -14,17 +15,7 @@ local tower = { depth = 1, hidden_size = H, intermediate_size = WIDE, num_heads 
                 temporal_patch_size = 2, spatial_merge_size = 2 }
 
 local function model_of(changes, vision_changes)
-   local vision = {}
-   for _, from in ipairs({ tower, vision_changes or {} }) do
-      for key, value in pairs(from) do
-         vision[key] = value
-      end
-   end
-   local model = { family = "qwen2_5_vl", config = tiny.config({ vision_config = vision }) }
-   for key, value in pairs(changes or {}) do
-      model[key] = value
-   end
-   return model
+   return with({ family = "qwen2_5_vl", config = tiny.config({ vision_config = with(tower, vision_changes) }) }, changes)
 end
 
 -- The tower that rank r of tp holds, as named by a trainer with `prefix` in front of its names.

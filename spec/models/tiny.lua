@@ -2,6 +2,7 @@
 
 local deployment = require "sluice.deployment"
 local models = require "sluice.models"
+local with = require "spec.support.with"
 
 local tiny = {}
 
@@ -12,14 +13,7 @@ local base = {
 
 --- A tiny decoder's configuration, with changes.
 function tiny.config(changes)
-   local copy = {}
-   for key, value in pairs(base) do
-      copy[key] = value
-   end
-   for key, value in pairs(changes or {}) do
-      copy[key] = value
-   end
-   return copy
+   return with(base, changes)
 end
 
 --- The description of a model for workers and, where it matters, trainers.

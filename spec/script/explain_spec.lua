@@ -4,6 +4,7 @@
 local cjson = require "cjson"
 local ffi = require "ffi"
 local explanation = require "sluice.cli.explanation"
+local files = require "scripts.files"
 local inside = require "spec.support.inside"
 local resolving = require "spec.support.resolving"
 
@@ -187,14 +188,9 @@ local questions = {
 local function golden(name, text)
    local path = ("spec/script/explain/%s.txt"):format(name)
    if WRITE then
-      local file = assert(io.open(path, "w"))
-      file:write(text)
-      file:close()
+      files.write(path, text)
    end
-   local file = assert(io.open(path))
-   local wanted = file:read("*a")
-   file:close()
-   return wanted
+   return assert(files.read(path))
 end
 
 local function ask(case, name, options)
@@ -231,9 +227,7 @@ describe("explain shows", function()
    end)
 
    it("nothing under a key that lua/EXPLAIN.md does not tell of", function()
-      local file = assert(io.open("lua/EXPLAIN.md"))
-      local page = file:read("*a")
-      file:close()
+      local page = assert(files.read("lua/EXPLAIN.md"))
       local function look(value)
          for key, item in pairs(value) do
             if type(key) == "string" then

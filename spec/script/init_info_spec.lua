@@ -2,6 +2,8 @@
 -- SLUICE_SEED=n.
 
 local ffi = require "ffi"
+local files = require "scripts.files"
+local shell = require "scripts.shell"
 local resolving = require "spec.support.resolving"
 local script = require "spec.support.script"
 
@@ -489,15 +491,9 @@ describe("init info", function()
    -- Python is what other hosts compute the digest with.
    local function python(code, input)
       local source, data = os.tmpname(), os.tmpname()
-      local file = assert(io.open(source, "w"))
-      file:write(code)
-      file:close()
-      file = assert(io.open(data, "w"))
-      file:write(input)
-      file:close()
-      local pipe = assert(io.popen(("python3 %s < %s"):format(source, data)))
-      local text = pipe:read("*a")
-      pipe:close()
+      files.write(source, code)
+      files.write(data, input)
+      local text = shell(("python3 %s < %s"):format(source, data))
       os.remove(source)
       os.remove(data)
       return text

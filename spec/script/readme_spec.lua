@@ -1,5 +1,6 @@
 --- The rule files and rules in lua/README.md, as they stand there.
 
+local files = require "scripts.files"
 local resolving = require "spec.support.resolving"
 
 local HOST = { num_attention_heads = 32, num_key_value_heads = 8, head_dim = 4, hidden_size = 128, intermediate_size = 256, num_experts = 8,
@@ -8,9 +9,7 @@ local HOST = { num_attention_heads = 32, num_key_value_heads = 8, head_dim = 4, 
 local NAMES = "local half, q, kv, tp, V, im, I, heads, d, head = 4, 32, 16, axes.tp, 1000, 8, 8, 8, 4, spread(8, axes.tp) "
 
 local function examples()
-   local file = assert(io.open("lua/README.md"))
-   local text = file:read("*a")
-   file:close()
+   local text = assert(files.read("lua/README.md"))
    local list = {}
    for block in text:gmatch("```lua\n(.-)\n *```") do
       list[#list + 1] = block

@@ -1,6 +1,7 @@
 --- The Lua state itself: how errors come out of it, which modules it finds, and that it lives through refused memory.
 
 local ffi = require "ffi"
+local files = require "scripts.files"
 local inside = require "spec.support.inside"
 local script = require "spec.support.script"
 
@@ -139,9 +140,7 @@ describe("refused memory", function()
 
    local function with_rules(run)
       local path = os.tmpname()
-      local file = assert(io.open(path, "w"))
-      file:write('return { rules = { rule "a.b" { layout = column }, rule "c" { skip = "x" } } }')
-      file:close()
+      files.write(path, 'return { rules = { rule "a.b" { layout = column }, rule "c" { skip = "x" } } }')
       local good, problem = pcall(run, path)
       os.remove(path)
       assert(good, problem)

@@ -1,5 +1,6 @@
 --- examples/rules/template.lua: every word stands in it, and it does what its comments say.
 
+local files = require "scripts.files"
 local resolving = require "spec.support.resolving"
 local script = require "spec.support.script"
 
@@ -45,13 +46,6 @@ local function resolve()
    })
 end
 
-local function text_of(path)
-   local file = assert(io.open(path))
-   local text = file:read("*a")
-   file:close()
-   return text
-end
-
 describe("examples/rules/template.lua", function()
    it("places every parameter and fills every live byte on every worker", function()
       local got = resolve()
@@ -91,7 +85,7 @@ describe("examples/rules/template.lua", function()
          end
          return table.concat(names, " ")
       ]]))
-      local template, readme = text_of("examples/rules/template.lua"), text_of("lua/README.md")
+      local template, readme = assert(files.read("examples/rules/template.lua")), assert(files.read("lua/README.md"))
       local count = 0
       for name in listed:gmatch("%S+") do
          count = count + 1

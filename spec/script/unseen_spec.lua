@@ -1,19 +1,11 @@
 --- Models that ship with no family file: what an operator writes for them, byte by byte against the slow loader. The files are
 -- examples/rules; where a few rules do, they stand here.
 
+local files = require "scripts.files"
 local moving = require "spec.support.moving"
 local decoders = require "spec.support.loader.unseen_decoders"
 local unseen = require "spec.support.loader.unseen"
-
-local function with(base, more)
-   local all = {}
-   for _, source in ipairs({ base, more }) do
-      for key, value in pairs(source) do
-         all[key] = value
-      end
-   end
-   return all
-end
+local with = require "spec.support.with"
 
 local dense = {
    num_hidden_layers = 2, hidden_size = 64, num_attention_heads = 8, num_key_value_heads = 2, head_dim = 8, vocab_size = 130,
@@ -131,9 +123,7 @@ describe("rules for a model without a family file give the bytes that its loader
    end
 
    it("and a wrong byte is seen", function()
-      local stream = assert(io.open(file "falcon"))
-      local text = stream:read("*a")
-      stream:close()
+      local text = assert(files.read(file "falcon"))
       local exchanged = text:gsub("d, q%), d%)", "@"):gsub("d, q %+ kv%), d%)", "d, q), d)"):gsub("@", "d, q + kv), d)")
       assert.equal("worker 0: transformer.h.0.self_attention.query_key_value.weight differs at byte 2048 of 3072",
          run(with(cases[1], { rules = false }), { tp = 4, ep = 1, pp = 1, dp = 1 }, exchanged))

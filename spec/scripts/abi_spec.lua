@@ -1,13 +1,12 @@
 --- What scripts/abi says of a library that differs from the record of what hosts were built against.
 
+local files = require "scripts.files"
 local inside = require "spec.support.resolving"
 local shell = require "scripts.shell"
 
 -- The record with each text of `changes` replaced by the next, as "now"; status and lines.
 local function compare(changes)
-   local file = assert(io.open("src/sluice.abi"))
-   local record = file:read("*a")
-   file:close()
+   local record = assert(files.read("src/sluice.abi"))
    local now = record
    for i = 1, #changes, 2 do
       local from, to = now:find(changes[i], 1, true)

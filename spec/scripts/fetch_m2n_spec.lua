@@ -1,5 +1,6 @@
 --- scripts/fetch-m2n where it downloads nothing.
 
+local files = require "scripts.files"
 local shell = require "scripts.shell"
 
 -- Runs the script without any package index; what it said and its exit status.
@@ -37,9 +38,7 @@ describe("scripts/fetch-m2n", function()
       local machine = read("uname -m")
       local list = read(("sed -n '/^      %s)/,/;;/s/^ *echo \"\\(.*\\)\"$/\\1/p' scripts/fetch-m2n"):format(machine))
       assert.truthy(list:find("^nccl%-extensions==.*\nnvidia%-nccl%-cu13=="), list)
-      local file = assert(io.open(folder .. "/packages", "w"))
-      file:write(list, "\n")
-      file:close()
+      files.write(folder .. "/packages", list, "\n")
       local said, code = fetch(folder)
       assert.equal(0, code)
       assert.equal(("fetch-m2n: %s holds nccl_m2n and NCCL\n"):format(folder), said)

@@ -1,5 +1,6 @@
 --- scripts/fetch-vllm and scripts/fetch-torch in a tree of their own, where pip is played and nothing is downloaded.
 
+local files = require "scripts.files"
 local shell = require "scripts.shell"
 
 -- Plays build/torch/bin/python. Its pip downloads a wheel of what is to be unpacked and what is not, installs a package, and is
@@ -41,9 +42,7 @@ describe("scripts/fetch-vllm, fetch-torch", function()
 
    local function torch()
       in_tree("mkdir -p build/torch/bin")
-      local file = assert(io.open(tree .. "/build/torch/bin/python", "w"))
-      file:write(PYTHON)
-      file:close()
+      files.write(tree .. "/build/torch/bin/python", PYTHON)
       in_tree("chmod +x build/torch/bin/python")
    end
 

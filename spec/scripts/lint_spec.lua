@@ -1,12 +1,7 @@
 --- The checks that the project has of its own must be able to fail.
 
+local files = require "scripts.files"
 local shell = require "scripts.shell"
-
-local function write(path, text)
-   local file = assert(io.open(path, "w"))
-   file:write(text)
-   file:close()
-end
 
 local function run(command)
    return ("%sstatus %d\n"):format(shell(command))
@@ -23,7 +18,7 @@ describe("scripts/lint-headers.lua", function()
    end)
 
    local function lint(text)
-      write(path, text)
+      files.write(path, text)
       local result = run("luajit scripts/lint-headers.lua " .. path)
       return (result:gsub(path:gsub("%p", "%%%0"), "HEADER"))
    end
@@ -85,7 +80,7 @@ describe("scripts/lint-tree.lua", function()
    end)
 
    local function lint(path, text)
-      write(folder .. "/" .. path, text)
+      files.write(folder .. "/" .. path, text)
       return run(("cd %s && luajit scripts/lint-tree.lua %s"):format(folder, path))
    end
 
@@ -125,7 +120,7 @@ describe("busted's closing line", function()
    end)
 
    local function closing(text)
-      write(folder .. "/a_spec.lua", text)
+      files.write(folder .. "/a_spec.lua", text)
       local result = run("busted " .. folder)
       return result:match("([^\n]*\n[^\n]*)\n$"), result
    end

@@ -301,34 +301,48 @@ static int stand_damage(uint64_t seed, int count)
 
 /* ---- times ---- */
 
-static int take_time(int world, int rounds)
+/* This process and its children, the ranks of a world. */
+static slc_group *join_all(int world)
 {
     uint16_t port;
     int listener = listen_on_loopback(&port);
-    double started = slc_now_s();
-    int rank = 0;
-    for (int i = 1; i < world && rank == 0; i++)
+    this_rank = 0;
+    for (int i = 1; i < world && this_rank == 0; i++)
         if (fork() == 0)
-            rank = i;
-    this_rank = rank;
-    if (rank != 0)
+            this_rank = i;
+    if (this_rank != 0)
         close(listener);
     sluice_error error = SLUICE_ERROR_INIT;
     slc_group *group;
-    slc_rendezvous_options options = options_of(rank, world, listener, port, 60);
+    slc_rendezvous_options options = options_of(this_rank, world, listener, port, 60);
     CHECK(slc_rendezvous_join(&options, &group, &error) == SLUICE_OK);
+    return group;
+}
+
+/* Returns in rank 0 alone: how many of the others ended badly. */
+static int leave_all(slc_group *group)
+{
+    slc_group_leave(group);
+    if (this_rank != 0)
+        exit(0);
+    int bad = 0, how;
+    while (wait(&how) > 0)
+        bad += !WIFEXITED(how) || WEXITSTATUS(how) != 0;
+    return bad;
+}
+
+static int take_time(int world, int rounds)
+{
+    sluice_error error = SLUICE_ERROR_INIT;
+    double started = slc_now_s();
+    slc_group *group = join_all(world);
     double joined = slc_now_s();
     char body[64];
     memset(body, 'd', sizeof body);
     for (int i = 0; i < rounds; i++)
         CHECK(slc_group_round(group, "source", NULL, body, sizeof body, same_bodies, NULL, NULL, slc_deadline_in(60), &error) == SLUICE_OK);
     double ended = slc_now_s();
-    slc_group_leave(group);
-    if (rank != 0)
-        exit(0);
-    int bad = 0, how;
-    while (wait(&how) > 0)
-        bad += !WIFEXITED(how) || WEXITSTATUS(how) != 0;
+    int bad = leave_all(group);
     printf("%d ranks joined in %.4f s (fork included), %d rounds of %.1f us\n", world, joined - started, rounds,
            (ended - joined) * 1e6 / rounds);
     return bad > 0;
@@ -345,34 +359,17 @@ static double processor_seconds(void)
 
 static int stand_idle(int world, double seconds)
 {
-    uint16_t port;
-    int listener = listen_on_loopback(&port);
-    int rank = 0;
-    for (int i = 1; i < world && rank == 0; i++)
-        if (fork() == 0)
-            rank = i;
-    this_rank = rank;
-    if (rank != 0)
-        close(listener);
     sluice_error error = SLUICE_ERROR_INIT;
-    slc_group *group;
-    slc_rendezvous_options options = options_of(rank, world, listener, port, 60);
-    CHECK(slc_rendezvous_join(&options, &group, &error) == SLUICE_OK);
+    slc_group *group = join_all(world);
     CHECK(slc_group_round(group, "source", NULL, "x", 1, same_bodies, NULL, NULL, slc_deadline_in(60), &error) == SLUICE_OK);
     double before = processor_seconds();
     usleep((useconds_t)(seconds * 1e6));
     double spent = processor_seconds() - before;
-    if (rank < 2)
-        printf("rank %d of %d: %.3f ms of processor a second with beats of %g s\n", rank, world, spent / seconds * 1e3, beat_of_all);
+    if (this_rank < 2)
+        printf("rank %d of %d: %.3f ms of processor a second with beats of %g s\n", this_rank, world, spent / seconds * 1e3, beat_of_all);
     fflush(stdout);
     CHECK(slc_group_round(group, "source", NULL, "x", 1, same_bodies, NULL, NULL, slc_deadline_in(60), &error) == SLUICE_OK);
-    slc_group_leave(group);
-    if (rank != 0)
-        exit(0);
-    int bad = 0, how;
-    while (wait(&how) > 0)
-        bad += !WIFEXITED(how) || WEXITSTATUS(how) != 0;
-    return bad > 0;
+    return leave_all(group) > 0;
 }
 
 static void set_key(void)

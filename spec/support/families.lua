@@ -3,22 +3,18 @@
 -- scripts/families prints it as a table; specs assert it.
 
 local cjson = require "cjson"
+local files = require "scripts.files"
 local filled = require "spec.support.loader.checkpoint"
 local loader = require "spec.support.loader"
 local safetensors = require "spec.support.safetensors"
+local with = require "spec.support.with"
 local workers = require "spec.support.loader.workers"
 
 local families = { cases = require "spec.support.families_cases" }
 
 -- What the loader goes by: the published keys, and what the case says beside them.
 local function loader_config(case)
-   local config = { dtype = case.dtype or "BF16", model_type = case.family }
-   for _, source in ipairs({ case.config, case.loader or {} }) do
-      for key, value in pairs(source) do
-         config[key] = value
-      end
-   end
-   return config
+   return with({ dtype = case.dtype or "BF16", model_type = case.family }, case.config, case.loader)
 end
 
 -- Writes the case's checkpoint into `folder` and keeps its tensors in memory.
@@ -49,10 +45,7 @@ local expert_trainers = {
 
 local function deployment_of(case, checkpoint, size, number, options)
    local trainers = case.experts and expert_trainers or dense_trainers
-   local model = { family = case.model_family or case.family, config = case.config, checkpoint = checkpoint.path }
-   for key, value in pairs(case.model or {}) do
-      model[key] = value
-   end
+   local model = with({ family = case.model_family or case.family, config = case.config, checkpoint = checkpoint.path }, case.model)
    return {
       model = model, trainer = options.trainer or trainers[number % #trainers + 1], worker = workers.meshes(size),
       rules = options.rules or model.family, updates = 1, batches = number % 3 + 1, timeout_s = 60,
@@ -82,10 +75,7 @@ end
 -- ---- one cell ----
 
 local function read_text(path)
-   local file = assert(io.open(path, "rb"))
-   local text = file:read("*a")
-   file:close()
-   return text
+   return assert(files.read(path))
 end
 
 local function count(text, what)

@@ -5,15 +5,7 @@
 -- name; family: of the loader, the rules and the description; config: the published keys; dtype (default bf16); files of the
 -- checkpoint; experts: whether ep is run; loader, model: what beside the config the loader and the deployment must be told.
 
-local function with(base, more)
-   local all = {}
-   for _, source in ipairs({ base, more }) do
-      for key, value in pairs(source) do
-         all[key] = value
-      end
-   end
-   return all
-end
+local with = require "spec.support.with"
 
 local dense = {
    num_hidden_layers = 3, hidden_size = 72, intermediate_size = 152, num_attention_heads = 8, num_key_value_heads = 2, head_dim = 12,

@@ -8,6 +8,7 @@ local assert = require "luassert"
 local built = require "spec.support.built"
 local program = require "spec.cli.program"
 local unistd = require "posix.unistd"
+local with = require "spec.support.with"
 
 local gpu_run = {}
 
@@ -18,12 +19,9 @@ gpu_run.CUDA, gpu_run.NCCL, gpu_run.M2N = folder .. "spec/cuda", folder .. "spec
 
 --- The environment in which a transport finds them, with `more` over it.
 function gpu_run.environment(transport, more)
-   local environment = { LD_LIBRARY_PATH = gpu_run.CUDA, NCCL_MULTI_RANK_GPU_ENABLE = "1" }
-   environment[transport == "m2n" and "SLUICE_M2N_LIBRARY" or "SLUICE_NCCL_LIBRARY"] = transport == "m2n" and gpu_run.M2N or gpu_run.NCCL
-   for name, value in pairs(more or {}) do
-      environment[name] = value
-   end
-   return environment
+   local by_m2n = transport == "m2n"
+   return with({ LD_LIBRARY_PATH = gpu_run.CUDA, NCCL_MULTI_RANK_GPU_ENABLE = "1", SLUICE_M2N_LIBRARY = by_m2n and gpu_run.M2N or nil,
+      SLUICE_NCCL_LIBRARY = not by_m2n and gpu_run.NCCL or nil }, more)
 end
 
 --- Runs a deployment (changes of program.deployment's), with arguments behind; what program.run gives.

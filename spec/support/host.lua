@@ -2,6 +2,7 @@
 -- returns nothing on success and raises {status, text, rank} as a table on an error, so that a spec can assert both.
 
 local ffi = require "ffi"
+local files = require "scripts.files"
 local inside = require "spec.support.inside"
 
 local C = inside.declare("sluice.h")
@@ -231,9 +232,7 @@ end
 --- A temporary file that holds a text; its path.
 function host.file(text)
    local path = os.tmpname()
-   local file = assert(io.open(path, "w"))
-   file:write(text)
-   file:close()
+   files.write(path, text)
    return path
 end
 

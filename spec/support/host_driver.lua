@@ -2,6 +2,7 @@
 
 local built = require "spec.support.built"
 local cjson = require "cjson"
+local files = require "scripts.files"
 
 local driver = {}
 
@@ -11,9 +12,7 @@ function driver.run(command)
    local pipe = assert(io.popen(("%s 2>%s; echo $?"):format(command, errors)))
    local text = pipe:read("*a")
    pipe:close()
-   local file = assert(io.open(errors))
-   local complaint = file:read("*a")
-   file:close()
+   local complaint = assert(files.read(errors))
    os.remove(errors)
    local output, code = text:match("^(.-)%s*(%d+)%s*$")
    return tonumber(code), output, complaint

@@ -8,6 +8,7 @@
 
 local built = require "spec.support.built"
 local ffi = require "ffi"
+local files = require "scripts.files"
 
 local inside = {}
 
@@ -34,9 +35,7 @@ function inside.declare(...)
       lines[#lines + 1] = ('#include "%s"'):format(header)
    end
    local source = os.tmpname()
-   local file = assert(io.open(source, "w"))
-   file:write(table.concat(lines, "\n"), "\n")
-   file:close()
+   files.write(source, table.concat(lines, "\n"), "\n")
    local text = run(("cc -E -nostdinc -D_GNU_SOURCE '-D__attribute__(x)=' -Ispec/support/cdef -Isrc -x c %s"):format(source))
    os.remove(source)
    -- Line markers tell which header a line comes from. One cdef in the preprocessor's own order keeps every use behind its

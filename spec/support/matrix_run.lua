@@ -6,6 +6,7 @@
 --    2          two axes on both sides; live tensors declare their loaders, the default resolver decides. Not every case can be said so
 
 local cjson = require "cjson"
+local files = require "scripts.files"
 local matrix = require "spec.support.matrix"
 
 local run = {}
@@ -238,9 +239,7 @@ end
 
 local function text_file(text)
    local path = os.tmpname()
-   local file = assert(io.open(path, "w"))
-   file:write(text)
-   file:close()
+   files.write(path, text)
    return path
 end
 

@@ -83,6 +83,13 @@ function pair.replay(self, recording, turn)
    self:finish("v" .. turn)
 end
 
+--- A whole update with values of its own; what is then wrong with live tensors is added to a list.
+function pair.turn(self, turn, wrong)
+   pair.fill_all(self, turn)
+   pair.update(self, turn)
+   pair.check_all(wrong, self, turn)
+end
+
 --- body(self, rank, port) on both: `self` has its rank, its sources or live tensors in self.w and, on nccl, its GPU in self.there
 -- and a stream in self.queue. options: transport; trainer or worker (which of them gives that stream), on (the GPU of that
 -- stream); driver (the version of CUDA that it knows, as 12000); started(children); what host.create takes; what world.run takes.

@@ -2,6 +2,7 @@
 
 local ffi = require "ffi"
 local cjson = require "cjson"
+local files = require "scripts.files"
 local inside = require "spec.support.inside"
 local script = require "spec.support.script"
 
@@ -54,9 +55,7 @@ end
 --- Writes a rule file; gives its path, which error texts then hold.
 function resolving.write(text, path)
    path = path or os.tmpname()
-   local file = assert(io.open(path, "w"))
-   file:write(text)
-   file:close()
+   files.write(path, text)
    return path
 end
 

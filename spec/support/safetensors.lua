@@ -2,6 +2,7 @@
 
 local cjson = require "cjson"
 local ffi = require "ffi"
+local files = require "scripts.files"
 local tensor = require "spec.support.loader.tensor"
 
 local safetensors = {}
@@ -14,7 +15,8 @@ local function length_of(bytes)
    return length
 end
 
-local function length_text(length)
+--- A length as a file begins with it: 8 bytes, the least first.
+function safetensors.length(length)
    local bytes = {}
    for i = 1, 8 do
       bytes[i] = string.char(length % 256)
@@ -25,9 +27,7 @@ end
 
 --- What the header of a file says of each tensor, as it stands there; the file's bytes; and where its data begins.
 function safetensors.header(path)
-   local file = assert(io.open(path, "rb"))
-   local bytes = file:read("*a")
-   file:close()
+   local bytes = assert(files.read(path))
    local length = length_of(bytes)
    return cjson.decode(bytes:sub(9, 8 + length)), bytes, 8 + length
 end
@@ -59,24 +59,24 @@ function safetensors.write(path, list)
    end
    local header = "{" .. table.concat(records, ",") .. "}"
    local file = assert(io.open(path, "wb"))
-   file:write(length_text(#header), header)
+   file:write(safetensors.length(#header), header)
    for _, entry in ipairs(list) do
       file:write(entry.bytes)
    end
    assert(file:close())
 end
 
---- Writes a list into `folder`: one model.safetensors, or `files` of them with their index.
-function safetensors.write_checkpoint(folder, list, files)
-   if files == 1 then
+--- Writes a list into `folder`: one model.safetensors, or `count` of them with their index.
+function safetensors.write_checkpoint(folder, list, count)
+   if count == 1 then
       return safetensors.write(folder .. "/model.safetensors", list)
    end
    local map, parts = {}, {}
    for i, entry in ipairs(list) do
-      local part = i % files + 1
+      local part = i % count + 1
       parts[part] = parts[part] or {}
       table.insert(parts[part], entry)
-      map[entry.name] = ("model-%05d-of-%05d.safetensors"):format(part, files)
+      map[entry.name] = ("model-%05d-of-%05d.safetensors"):format(part, count)
    end
    for part, entries in pairs(parts) do
       safetensors.write(("%s/model-%05d-of-%05d.safetensors"):format(folder, part, files), entries)

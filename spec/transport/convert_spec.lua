@@ -4,20 +4,17 @@
 local gpu = require "spec.support.gpu"
 local gpu_run = require "spec.support.gpu_run"
 local program = require "spec.cli.program"
+local with = require "spec.support.with"
 
 local on_gpu = gpu.specs(it)
 
 local function deployment(dtype, changes)
-   local made = {
+   return program.deployment(with({
       model = { family = "llama", dtype = "float32", config = { num_hidden_layers = 2, hidden_size = 48, intermediate_size = 72,
          num_attention_heads = 4, num_key_value_heads = 2, head_dim = 12, vocab_size = 131 } },
       trainer = { mesh = { { "fsdp", 2 }, { "tp", 3 } } }, worker = { mesh = { { "tp", 2 } }, dtype = dtype },
       rules = program.file(('return { extends = "llama", convert = "%s" }'):format(dtype), ".lua"),
-   }
-   for key, value in pairs(changes or {}) do
-      made[key] = value
-   end
-   return program.deployment(made)
+   }, changes))
 end
 
 local function verified(path, environment, ...)
@@ -94,20 +91,13 @@ end)
 
 -- Linear layers in fp8 with a scale for each 128 x 128 elements; hidden_size leaves blocks at the edges that are smaller.
 local function in_blocks(changes, config)
-   local made = {
-      model = { family = "qwen3_moe", dtype = "bfloat16", experts = "packed", config = { num_hidden_layers = 2, hidden_size = 320,
+   return program.deployment(with({
+      model = { family = "qwen3_moe", dtype = "bfloat16", experts = "packed", config = with({ num_hidden_layers = 2, hidden_size = 320,
          intermediate_size = 256, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 128, vocab_size = 131, num_experts = 3,
-         moe_intermediate_size = 256, decoder_sparse_step = 2 } },
+         moe_intermediate_size = 256, decoder_sparse_step = 2 }, config) },
       trainer = { mesh = { { "dp", 2 }, { "tp", 2 } } }, worker = { mesh = { { "tp", 2 } }, dtype = "float8_e4m3fn" },
       rules = "qwen3_moe", updates = 2,
-   }
-   for key, value in pairs(config or {}) do
-      made.model.config[key] = value
-   end
-   for key, value in pairs(changes or {}) do
-      made[key] = value
-   end
-   return program.deployment(made)
+   }, changes))
 end
 
 local function refused(path, text)

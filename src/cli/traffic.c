@@ -65,6 +65,16 @@ static void push_matrix(lua_State *L, const slc_traffic *traffic, int32_t cells)
     lua_setfield(L, -2, "matrix");
 }
 
+static void set_load(lua_State *L, const slc_load *load)
+{
+    set_list(L, "rank", load->rank, load->world);
+    set_list(L, "copies", load->copies, load->world);
+    set_list(L, "link_out", load->link_out, load->gpus);
+    set_list(L, "link_in", load->link_in, load->gpus);
+    set_list(L, "card_out", load->card_out, load->nodes);
+    set_list(L, "card_in", load->card_in, load->nodes);
+}
+
 static void push_result(lua_State *L, const slc_plan *plan, const slc_traffic *traffic, const slc_load *load, int32_t cells)
 {
     lua_newtable(L);
@@ -75,24 +85,13 @@ static void push_result(lua_State *L, const slc_plan *plan, const slc_traffic *t
     set_number(L, "largest", (double)traffic->largest);
     set_number(L, "largest_full", (double)slc_plan_count_totals(plan).largest_full_bytes);
     set_list(L, "gathered", traffic->gathered, traffic->trainers);
-    set_list(L, "rank", load->rank, load->world);
-    set_list(L, "copies", load->copies, load->world);
+    set_load(L, load);
     set_list(L, "peers", load->peers, load->world);
     set_list(L, "card", load->card, load->world);
     set_list(L, "card_peers", load->card_peers, load->world);
-    set_list(L, "link_out", load->link_out, load->gpus);
-    set_list(L, "link_in", load->link_in, load->gpus);
-    set_list(L, "card_out", load->card_out, load->nodes);
-    set_list(L, "card_in", load->card_in, load->nodes);
     if (traffic->forwards) {
-        const slc_load *forwarded = &traffic->forwarded;
         lua_newtable(L);
-        set_list(L, "rank", forwarded->rank, load->world);
-        set_list(L, "copies", forwarded->copies, load->world);
-        set_list(L, "link_out", forwarded->link_out, load->gpus);
-        set_list(L, "link_in", forwarded->link_in, load->gpus);
-        set_list(L, "card_out", forwarded->card_out, load->nodes);
-        set_list(L, "card_in", forwarded->card_in, load->nodes);
+        set_load(L, &traffic->forwarded);
         lua_setfield(L, -2, "forwarded");
     }
     push_kinds(L, traffic);

@@ -1,6 +1,8 @@
 --- src/transport/m2n/library.h tells nccl_m2n's interface in our own words: the same, byte for byte, as the header of the package,
 -- where scripts/setup --m2n fetched it.
 
+local files = require "scripts.files"
+
 local HEADER, SOURCE = "build/m2n/include/nccl_m2n.h", [[
 #include <stddef.h>
 #include <nccl_m2n.h>
@@ -42,9 +44,7 @@ describe("what is said of nccl_m2n's interface", function()
       file:close()
       cuda:close()
       local path = os.tmpname()
-      local source = assert(io.open(path, "w"))
-      source:write(SOURCE)
-      source:close()
+      files.write(path, SOURCE)
       local pipe = io.popen(("cc -std=gnu11 -fsyntax-only -Ibuild/m2n/include -I/usr/local/cuda/include -Isrc -x c %s 2>&1"):format(path))
       local said = pipe:read("*a")
       pipe:close()

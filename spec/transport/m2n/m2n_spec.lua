@@ -8,6 +8,7 @@ local pair = require "spec.support.pair"
 local program = require "spec.cli.program"
 local signal = require "posix.signal"
 local stdlib = require "posix.stdlib"
+local with = require "spec.support.with"
 local world = require "spec.support.world"
 
 local it = gpu.specs(it, "spec/m2n/libnccl_m2n.so")
@@ -15,13 +16,9 @@ local verified, refused, M2N, NCCL = gpu_run.verified, gpu_run.refused, gpu_run.
 
 -- Everything even: all of it is nccl_m2n's.
 local function even(more)
-   local deployment = { transport = "m2n", rules = "llama", trainer = { mesh = { { "tp", 2 } } }, worker = { mesh = { { "dp", 2 }, { "tp", 2 } } },
+   return with({ transport = "m2n", rules = "llama", trainer = { mesh = { { "tp", 2 } } }, worker = { mesh = { { "dp", 2 }, { "tp", 2 } } },
       model = { family = "llama", config = { num_hidden_layers = 2, hidden_size = 64, intermediate_size = 128, num_attention_heads = 8,
-         num_key_value_heads = 2, head_dim = 8, vocab_size = 1024 } } }
-   for key, value in pairs(more or {}) do
-      deployment[key] = value
-   end
-   return deployment
+         num_key_value_heads = 2, head_dim = 8, vocab_size = 1024 } } }, more)
 end
 
 describe("the m2n transport", function()
@@ -127,9 +124,7 @@ describe("a pair of ranks by m2n", function()
          self:init(pair.init_info(port))
          for turn = 1, 3 do
             said = self:plan().library
-            pair.fill_all(self, turn)
-            pair.update(self, turn)
-            pair.check_all(wrong, self, turn)
+            pair.turn(self, turn, wrong)
             self:reload()
          end
          self:shutdown()
@@ -200,9 +195,7 @@ describe("a pair of ranks by m2n", function()
                again = host.refused(self.init, self, pair.init_info(port)).text
             elseif way == "call" then
                self:init(pair.init_info(port))
-               pair.fill_all(self, 2)
-               pair.update(self, 2)
-               pair.check_all(again, self, 2)
+               pair.turn(self, 2, again)
             end
             return { state = state, again = again }
          end, { trainer = true, timeout_s = way == "kill" and 10 or way == "stuck" and 2 or 1, started = function(children)

@@ -113,9 +113,7 @@ describe("a communicator", function()
          self:init(pair.init_info(port))
          for turn = 1, 3 do
             said[turn] = self:plan().library
-            pair.fill_all(self, turn)
-            pair.update(self, turn)
-            pair.check_all(wrong, self, turn)
+            pair.turn(self, turn, wrong)
             self:reload()
          end
          self:shutdown()
@@ -137,9 +135,7 @@ describe("a communicator", function()
          local wrong = {}
          self:init(pair.init_info(port, table.concat(id) .. "A="))
          for turn = 1, 2 do
-            pair.fill_all(self, turn)
-            pair.update(self, turn)
-            pair.check_all(wrong, self, turn)
+            pair.turn(self, turn, wrong)
             self:reload()
          end
          return { wrong = wrong }
