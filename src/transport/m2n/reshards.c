@@ -197,6 +197,15 @@ static bool settles(const slc_transport *transport, CUstream stream)
     return stream == NULL;
 }
 
+void slc_reshards_abort(slc_transport *transport)
+{
+    slc_m2n_member *member = transport->reshards->member;
+    if (member == NULL)
+        return;
+    slc_epoch_break(member);
+    (void)settles(transport, member->stream);
+}
+
 void slc_reshards_close(slc_transport *transport, bool broken)
 {
     slc_reshards *reshards = transport->reshards;

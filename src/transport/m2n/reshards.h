@@ -44,7 +44,12 @@ sluice_status slc_reshards_move(slc_transport *transport, uint32_t param, void *
 /* The batch is over on this rank's GPU, or the wait for that. */
 sluice_status slc_reshards_end(slc_transport *transport, slc_wait *wait, sluice_error *error);
 
-/* Device work ends, by force where the transport is broken; the library and the communicator are left. */
+/*
+ * Device work ends, by force, within seconds. What it works on stays until the transport is closed: kernels of other ranks, which
+ * hear of the end a little later, may still reach into it.
+ */
+void slc_reshards_abort(slc_transport *transport);
+/* The same in good order, by force only where the transport is broken; the library and the communicators are left. */
 void slc_reshards_close(slc_transport *transport, bool broken);
 
 #endif

@@ -72,6 +72,28 @@ void slc_cuda_close(slc_cuda *cuda)
     *cuda = (slc_cuda){ 0 };
 }
 
+/* After such an error every call of the process fails on that GPU. */
+static bool is_lasting(CUresult result)
+{
+    switch ((int)result) {
+        case CUDA_ERROR_ECC_UNCORRECTABLE:
+        case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+        case CUDA_ERROR_ILLEGAL_ADDRESS:
+        case CUDA_ERROR_LAUNCH_TIMEOUT:
+        case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+        case CUDA_ERROR_ASSERT:
+        case CUDA_ERROR_HARDWARE_STACK_ERROR:
+        case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+        case CUDA_ERROR_MISALIGNED_ADDRESS:
+        case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+        case CUDA_ERROR_INVALID_PC:
+        case CUDA_ERROR_LAUNCH_FAILED:
+            return true;
+        default:
+            return false;
+    }
+}
+
 sluice_status slc_cuda_check(const slc_cuda *cuda, CUresult result, const char *stage, const char *what, sluice_error *error)
 {
     if (result == CUDA_SUCCESS)
@@ -79,6 +101,6 @@ sluice_status slc_cuda_check(const slc_cuda *cuda, CUresult result, const char *
     const char *name = "unknown", *words = "no description";
     (void)cuda->GetErrorName(result, &name);
     (void)cuda->GetErrorString(result, &words);
-    return slc_fail(error, result == CUDA_ERROR_OUT_OF_MEMORY ? SLUICE_NO_MEMORY : SLUICE_SYSTEM, stage, "%s: %s (%s)", what,
-                    words, name);
+    return slc_fail(error, result == CUDA_ERROR_OUT_OF_MEMORY ? SLUICE_NO_MEMORY : SLUICE_SYSTEM, stage, "%s: %s (%s)%s", what,
+                    words, name, is_lasting(result) ? "; this process' work on that GPU is lost: start it anew" : "");
 }
