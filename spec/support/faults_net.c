@@ -75,6 +75,19 @@ static bool forward(int from, int to)
     return got > 0 && sent == got;
 }
 
+static void forward_all(struct pollfd *end, int count)
+{
+    for (int i = 1; i < count; i++) {
+        int other = i % 2 == 1 ? i + 1 : i - 1;
+        if (end[i].fd < 0 || end[i].revents == 0 || forward(end[i].fd, end[other].fd))
+            continue;
+        close(end[i].fd);
+        close(end[other].fd);
+        end[i].fd = end[other].fd = -1;
+        end[other].revents = 0;
+    }
+}
+
 void relay(case_board *shared, int listener, uint16_t port)
 {
     struct pollfd end[1 + 2 * PAIRS];
@@ -83,21 +96,16 @@ void relay(case_board *shared, int listener, uint16_t port)
     while (atomic_load(&shared->relay) == 0) {
         if (poll(end, (nfds_t)count, 2) <= 0)
             continue;
-        for (int i = 1; i < count; i++) {
-            int other = i % 2 == 1 ? i + 1 : i - 1;
-            if (end[i].fd < 0 || end[i].revents == 0 || forward(end[i].fd, end[other].fd))
-                continue;
-            close(end[i].fd);
-            close(end[other].fd);
-            end[i].fd = end[other].fd = -1;
-            end[other].revents = 0;
-        }
+        forward_all(end, count);
         if ((end[0].revents & POLLIN) == 0 || count + 2 > 1 + 2 * PAIRS)
             continue;
         end[count] = (struct pollfd){ .fd = accept(listener, NULL, NULL), .events = POLLIN };
         end[count + 1] = (struct pollfd){ .fd = connect_to(port), .events = POLLIN };
         count += 2;
     }
+    /* What the victim had sent before is on its way. */
+    if (poll(end + 1, (nfds_t)count - 1, 0) > 0)
+        forward_all(end, count);
     atomic_store(&shared->relay, 2);
     for (;;)
         pause(); /* every connection stays open and nothing passes */

@@ -238,8 +238,12 @@ static void run(void *context)
     pthread_mutex_unlock(&process.call);
 }
 
-static sluice_status failed_call(const slc_m2n_member *member, const struct work *work, const slc_wait *wait, sluice_error *error)
+/* A call fails in many ways where a peer has ended, which the watch knows in a moment, with its cause. */
+static sluice_status failed_call(const slc_m2n_member *member, const struct work *work, slc_wait *wait, sluice_error *error)
 {
+    sluice_status status = work->result == ncclInvalidArgument ? SLUICE_OK : slc_wait_reason(wait, error);
+    if (status != SLUICE_OK)
+        return status;
     return slc_fail(error, SLUICE_SYSTEM, wait->stage, "%s%s%s on rank %d: %s%s%s%s", work->call, work->name == NULL ? "" : " of ",
                     work->name == NULL ? "" : work->name, (int)member->comm.rank,
                     member->nccl.GetErrorString(work->result), work->said[0] == '\0' ? "" : " (", work->said,

@@ -280,14 +280,11 @@ static sluice_status m2n_end(slc_transport *transport, slc_deadline deadline, sl
 static void m2n_abort(slc_transport *transport)
 {
     sluice_error ignored = SLUICE_ERROR_INIT;
-    slc_m2n_member *member = transport->reshards->member;
     if (!transport->aborted && slc_device_enter(&transport->device, SLC_UPDATE, &ignored) == SLUICE_OK) {
         slc_reshards_abort(transport);
         slc_device_leave(&transport->device);
     }
     nccl->abort(transport);
-    if (member != NULL)
-        member->comm.handle = transport->wire.comm.handle;
 }
 
 const slc_transport_ops slc_m2n_transport = {

@@ -197,15 +197,6 @@ static bool settles(const slc_transport *transport, CUstream stream)
     return stream == NULL;
 }
 
-void slc_reshards_abort(slc_transport *transport)
-{
-    slc_m2n_member *member = transport->reshards->member;
-    if (member == NULL)
-        return;
-    slc_epoch_break(member);
-    (void)settles(transport, member->stream);
-}
-
 void slc_reshards_close(slc_transport *transport, bool broken)
 {
     slc_reshards *reshards = transport->reshards;
@@ -222,4 +213,16 @@ void slc_reshards_close(slc_transport *transport, bool broken)
     if (reshards->moved != NULL)
         (void)transport->cuda.EventDestroy(reshards->moved);
     slc_device_release(&transport->device, reshards->trial);
+}
+
+void slc_reshards_abort(slc_transport *transport)
+{
+    slc_m2n_member *member = transport->reshards->member;
+    if (member == NULL)
+        return;
+    slc_epoch_break(member);
+    if (settles(transport, member->stream) && settles(transport, transport->wire.moving))
+        transport->wire.comm.handle = NULL; /* the member's, until the close */
+    else
+        slc_reshards_close(transport, true);
 }

@@ -45,11 +45,11 @@ sluice_status slc_reshards_move(slc_transport *transport, uint32_t param, void *
 sluice_status slc_reshards_end(slc_transport *transport, slc_wait *wait, sluice_error *error);
 
 /*
- * Device work ends, by force, within seconds. What it works on stays until the transport is closed: kernels of other ranks, which
- * hear of the end a little later, may still reach into it.
+ * Device work ends within seconds. What it works on stays until the transport is closed, since kernels of other ranks, which hear
+ * of the end a little later, may still reach into it; only where the kernels here do not end otherwise it is taken from them.
  */
 void slc_reshards_abort(slc_transport *transport);
-/* The same in good order, by force only where the transport is broken; the library and the communicators are left. */
+/* Device work ends, by force where the transport is broken; the library and the communicators are left. */
 void slc_reshards_close(slc_transport *transport, bool broken);
 
 #endif
