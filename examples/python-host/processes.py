@@ -53,10 +53,11 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def keep_busy(device: torch.device) -> None:
-    """What is queued behind this runs tens of milliseconds later."""
+def keep_busy(device: torch.device, times: int = 1) -> None:
+    """What is queued behind this runs tens of milliseconds later, or that many times that."""
     if device.type == "cuda":
-        torch.cuda._sleep(100_000_000)
+        with torch.cuda.device(device):
+            torch.cuda._sleep(100_000_000 * times)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,9 @@ Trainers use vLLM's trainer factory and its ModuleSource as they are; workers ar
 worker does it (standin.py). Each serves the control plane, behind a token. After each step every worker compares every byte of
 its model with what its own loader makes of the trainers' tensors, gathered.
 
-With --device cuda models are on GPUs, which ranks share where there are fewer. No rank waits for its GPU: an update is called
-while a long kernel is queued before the optimizer's step, and while each worker still has to read its old weights, on a stream
-of its own; that these were the old ones is compared, too. Ends with status 1 where anything differs.
+With --device cuda models are on GPUs, which ranks share where there are fewer. No rank waits for its GPU: every other update is
+called while a long kernel is queued before the optimizer's step, and the ones between while each worker still has to read its old
+weights, on a stream of its own; that these were the old ones is compared, too. Ends with status 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import secrets
 import socket
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
@@ -82,7 +83,8 @@ def train(rank: int, given: Given) -> None:
     for step in range(1, given.steps + 1):
         optimizer.zero_grad()
         model(ids).logsumexp(-1).mean().backward()
-        keep_busy(device)
+        if step % 2:
+            keep_busy(device, 4)
         optimizer.step()
         engine.send_weights(f"step-{step}")
         full = {name: gathered(tensor) for name, tensor in model.state_dict().items()}
@@ -95,19 +97,32 @@ def train(rank: int, given: Given) -> None:
     leave()
 
 
+class Served(ServedModel):
+    """On its device, where its loader's copies run late."""
+
+    def __init__(self, device: torch.device, tp: Tp) -> None:
+        super().__init__(CONFIG, tp)
+        self.device = device
+        self.to(device)
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        keep_busy(self.device)
+        super().load_weights(weights)
+
+
 def serve(rank: int, given: Given) -> None:
     device, tp = device_of(given.device, TRAINERS + rank), Tp(rank, TP)
     join(given.folder / "servers", rank, TP, device)
     if given.device == "cuda":
         torch.cuda.set_stream(torch.cuda.Stream(device))
-    model, old = ServedModel(CONFIG, tp).to(device), ServedModel(CONFIG, tp).to(device)
+    model, old = Served(device, tp), ServedModel(CONFIG, tp).to(device)
     if given.rules != FAMILY:
         recorded(model, device)
     worker = Worker(vllm_config(CONFIG, rank, TP, rules=given.rules), model, device)
     with Server(Control(WorkerTarget(worker), given.folder / "token")) as server:
         given.urls.put(server.url)
         before: ServedModel | None = None
-        for _ in range(given.steps):
+        for step in range(1, given.steps + 1):
             given.done.wait(60)
             expected = ServedModel(CONFIG, tp)
             expected.load_weights(torch.load(given.folder / "full.pt").items())
@@ -120,7 +135,8 @@ def serve(rank: int, given: Given) -> None:
                 moved = f"{plan['direct']['parameters']} parameters in place, {plan['full']['parameters']} through load_weights"
                 print(f"{worker.transfer.engine.version}: {moved}, {same} bytes the same on each of {TP} workers", flush=True)
             before = expected
-            keep_busy(device)
+            if step % 2:  # the next update comes while this has not run
+                keep_busy(device, 10)
             old.load_state_dict(model.state_dict())
             given.done.wait(60)
     worker.shutdown_weight_transfer_engine()

@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -32,7 +32,7 @@ from . import BACKEND
 from .updates import Updates, following
 
 
-GRACE_S = 3.0  # between the failure of a call to the workers and the end of what waits for them
+GRACE_S = 3.0  # between the failure of a call to the workers and the end of what waits for them, and the other way round
 
 
 @dataclass(kw_only=True)
@@ -187,6 +187,7 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
             raise
         finally:
             ended.set()
+            wait([said], GRACE_S)  # the workers' session ends with it, also where it failed
         said.result()
 
 

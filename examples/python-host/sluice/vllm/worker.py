@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
+OURS = ("attach", "host", "token_file")  # what the configuration says beside the engine's options
+
+
 @dataclass(kw_only=True)
 class SluiceInitInfo(WeightTransferInitInfo):
     """The init info (lua/INIT_INFO.md), in either form, as the keys of a JSON object. The library checks it, on every rank, and
@@ -73,7 +76,7 @@ class SluiceUpdateInfo(WeightTransferUpdateInfo):
 
 class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpdateInfo]):
     """What vLLM's configuration says in `additional_config["sluice"]` are the options of sluice.torch.Engine (`rules`,
-    `key_file`, `timeout_s`, ...), with `host`, keys that are told to the rules beside the model's config."""
+    `key_file`, `timeout_s`, ...), with `host`, keys that are told to the rules beside the model's config, and `attach`."""
 
     init_info_cls = SluiceInitInfo
     update_info_cls = SluiceUpdateInfo
@@ -90,7 +93,7 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
 
     @property
     def engine(self) -> Engine | None:
-        """For what vLLM's interface has no words for: plan(), explain(name), failure(), allow_attach(path)."""
+        """For what vLLM's interface has no words for: plan(), explain(name), failure()."""
         return self._engine
 
     def init_transfer_engine(self, init_info: SluiceInitInfo) -> None:
@@ -103,6 +106,8 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
             self._engine = self._new_engine(rank)
         try:
             self._register(self._engine)
+            if (path := sluice_config(self.vllm_config).get("attach")) is not None:
+                self._engine.allow_attach(path.replace("{rank}", str(rank)))
         finally:  # also where that failed: the other ranks hear it from init
             self._engine.init(init_info.json())
         self._updates = Updates(self._engine)
@@ -111,7 +116,7 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
         options = sluice_config(self.vllm_config)
         options.setdefault("transport", "host" if self.device.type == "cpu" else "nccl")
         hooks: dict[str, Any] = {"load_weights": self._load, "reload_begin": self._reload_begin, "reload_end": self._reload_end}
-        return Engine(rank, **hooks, **{key: value for key, value in options.items() if key not in ("host", "token_file")})
+        return Engine(rank, **hooks, **{key: value for key, value in options.items() if key not in OURS})
 
     def _register(self, engine: Engine) -> None:
         """The same tensors at the same addresses stay registered, and with them what version they hold."""

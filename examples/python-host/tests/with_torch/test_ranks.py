@@ -42,7 +42,7 @@ def mixed_trainer(rank: Rank) -> None:
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 5, bias=False))
     model.load_state_dict({"0.weight": full["head"]})
-    fully_shard(model, reshard_after_forward=False)
+    fully_shard(model, mesh=init_device_mesh("cpu", (4,)), reshard_after_forward=False)
     model(torch.ones(1, 4))  # its parameters are whole now, until state_dict wants shards
     assert not isinstance(model[0].weight, DTensor)
 

@@ -31,7 +31,7 @@ from sluice.vllm import register
 from sluice.vllm.routes import Endpoints
 from sluice.vllm.trainer import SluiceTrainerInitInfo, SluiceTrainerWeightTransferEngine, param_of
 from sluice.vllm.updates import following
-from sluice.vllm.worker import SluiceInitInfo, SluiceWeightTransferEngine
+from sluice.vllm.worker import OURS, SluiceInitInfo, SluiceWeightTransferEngine
 from standin import Worker, WorkerTarget, vllm_config
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer import (
@@ -142,7 +142,7 @@ def test_what_the_documents_configure_and_define_is_taken(document: str) -> None
     assert config.backend in WeightTransferEngineFactory._registry
     for given in re.findall(r"--additional-config '(.*?)'", text):
         sluice = json.loads(given)["sluice"]
-        assert sluice.keys() - {"host", "token_file"} <= Options.__annotations__.keys()
+        assert sluice.keys() - set(OURS) <= Options.__annotations__.keys()
     for _, block in re.findall(r"^( *)```python\n(.*?)^\1```", text, re.M | re.S):
         exec(compile(textwrap.dedent(block), document, "exec"), {})
 
@@ -216,10 +216,11 @@ class Pair:
         return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=ModuleSource(self.trained))
 
 
-def test_updates_by_names_alone_land_in_place(calls: list[Any]) -> None:
+def test_updates_by_names_alone_land_in_place(calls: list[Any], tmp_path: Path) -> None:
     served, trained = ServedModel(CONFIG), TrainedModel(CONFIG)
-    pair = Pair(served, trained, rules="llama")
+    pair = Pair(served, trained, rules="llama", attach=f"{tmp_path}/worker-{{rank}}")
     trainer = pair.trainer()
+    assert (tmp_path / "worker-1").is_socket()
     names = [name for name, _ in trained.named_parameters()]
     for version, label in ((None, "update-1"), (None, "update-2"), ("step-3", "step-3"), (None, "update-1")):
         with torch.no_grad():
