@@ -17,6 +17,8 @@ struct CUctx_st {
 
 /* The context that is current for this thread, or NULL. */
 CUcontext cpu_here(void);
+/* That of a device. */
+CUcontext cpu_context(int ordinal);
 
 /* An allocation of this process, or one that it mapped. */
 struct block {
@@ -53,7 +55,10 @@ struct cpu_named {
     cpu_function function;
 };
 
-/* pieces_on_cpu.c: the driver's functions for memory that is mapped piece by piece; their number in `count`. */
+/* What each file has of the driver, by the names of its functions; their number in `count`. */
+const struct cpu_named *cpu_memory_functions(size_t *count);
 const struct cpu_named *cpu_piece_functions(size_t *count);
+const struct cpu_named *cpu_stream_functions(size_t *count);
+const struct cpu_named *cpu_copy_functions(size_t *count);
 
 #endif
