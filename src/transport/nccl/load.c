@@ -102,5 +102,5 @@ sluice_status slc_cuda_check(const slc_cuda *cuda, CUresult result, const char *
     (void)cuda->GetErrorName(result, &name);
     (void)cuda->GetErrorString(result, &words);
     return slc_fail(error, result == CUDA_ERROR_OUT_OF_MEMORY ? SLUICE_NO_MEMORY : SLUICE_SYSTEM, stage, "%s: %s (%s)%s", what,
-                    words, name, is_lasting(result) ? "; this process' work on that GPU is lost: start it anew" : "");
+                    words, name, is_lasting(result) ? "; this process has lost that GPU: start it anew" : "");
 }
