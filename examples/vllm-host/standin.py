@@ -23,7 +23,7 @@ def vllm_config(hf_config: Any, rank: int, tp: int, **sluice: Any) -> Any:
         parallel_config=SimpleNamespace(
             rank=rank, world_size=tp, tensor_parallel_size=tp, pipeline_parallel_size=1, data_parallel_index=0
         ),
-        model_config=SimpleNamespace(hf_config=hf_config, quantization=None),
+        model_config=SimpleNamespace(hf_config=hf_config, quantization=None, dtype=torch.float32),
         weight_transfer_config=WeightTransferConfig(backend="sluice"),
         additional_config={"sluice": sluice},
     )

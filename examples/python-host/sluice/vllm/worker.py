@@ -1,12 +1,15 @@
 """vLLM's worker side: the class that vLLM makes in each worker for `--weight-transfer-config '{"backend": "sluice"}'`.
 
-The model's tensors are registered as they lie. What rules place is written there in place; the rest goes whole through the
-model's load_weights, within vLLM's layerwise reload, which runs only where the plan has such a parameter.
+The model's tensors are registered as they lie, but for those that vLLM computes itself. What rules place is written there in
+place; the rest goes whole through the model's load_weights, within vLLM's layerwise reload, which runs only where the plan has
+such a parameter.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
+# Of vLLM's layers, what no checkpoint has: scales of attention, parts of kv_b_proj that MLA keeps, tables of expert parallelism.
+COMPUTED = re.compile(r"(^|\.)(_\w+|W_[A-Z]\w*|expert_(mask|global_to_physical|physical_to_global|local_to_global))$")
 OURS = ("attach", "host", "token_file")  # what the configuration says beside the engine's options
 
 
@@ -120,12 +125,14 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
 
     def _register(self, engine: Engine) -> None:
         """The same tensors at the same addresses stay registered, and with them what version they hold."""
-        tp_size = self.parallel_config.tensor_parallel_size
-        found = {name: memory_of(tensor).address for name, tensor, _ in live_tensors(self.model, tp_size)}
+        tensors = live_tensors(self.model, self.parallel_config.tensor_parallel_size)
+        lives = [live for live in tensors if not COMPUTED.search(live[0])]
+        found = {name: memory_of(tensor).address for name, tensor, _ in lives}
         if found != self._registered:
             self._registered = {}
             engine.forget()
-            engine.register_module(self.model, tp_size=tp_size)
+            for live in lives:
+                engine.register_live(*live)
             self._registered = found
         engine.describe_host(host_of(self.vllm_config))
 
@@ -152,8 +159,11 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
         updates.move(update_info.names)
 
     def finish_weight_update(self) -> None:
+        reloaded = self._reloading  # and has computed then what follows from weights
         self._open().finish()
-        self._wait()  # the reload ends here
+        if not reloaded:
+            compute_again(self.model, self.model_config)
+        self._wait()
 
     def shutdown(self) -> None:
         """The engine stays, and with it what is known of the weights, for a next init. So do the model's tensors, which an update
@@ -197,6 +207,15 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
 
         self._reloading = False
         finalize_layerwise_reload(self.model, self.model_config)
+
+
+@torch.no_grad()
+def compute_again(model: torch.nn.Module, model_config: Any) -> None:
+    """What attention makes of weights once they are loaded, as MLA of kv_b_proj's. A model with such layers has imported them."""
+    attention: Any = sys.modules.get("vllm.model_executor.layers.attention")
+    layers: list[Any] = [] if attention is None else [*filter(attention.is_deferred_attention_layer, model.modules())]
+    for layer in layers:
+        layer.process_weights_after_loading(model_config.dtype)
 
 
 def owned(weights: Weights[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -257,6 +257,33 @@ def session(trainer: Any, pair: Pair, names: list[str]) -> None:
         trainer._updates.finish()
 
 
+class Computes(torch.nn.Module):
+    """As vLLM's attention: has a scale of its own, and, with MLA, what it makes of another layer's weight."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__()
+        self.others = [other]  # no child
+        self.register_buffer("_k_scale", torch.ones(()))
+        self.W_UV = torch.nn.Parameter(torch.zeros_like(other.weight), requires_grad=False)
+
+    def process_weights_after_loading(self, dtype: torch.dtype) -> None:
+        self.W_UV.copy_(self.others[0].weight.to(dtype) * 2)
+
+
+def test_what_vllms_attention_computes_from_weights_follows_them(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = ModuleType("attention")
+    attention.is_deferred_attention_layer = lambda layer: isinstance(layer, Computes)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.model_executor.layers.attention", attention)
+    served, trained = ServedModel(CONFIG), TrainedModel(CONFIG)
+    served.model.attn = Computes(served.lm_head)
+    pair = Pair(served, trained, rules="llama")
+    trainer = pair.trainer()
+    trainer.send_weights()
+    assert served.lm_head.weight.any() and torch.equal(served.model.attn.W_UV, served.lm_head.weight * 2)
+    assert calls == []
+    trainer.shutdown()
+
+
 class Loads(torch.nn.Module):
     """A model that no rule places, whose loader keeps what it was given until the end, as layerwise reload does."""
 
