@@ -48,6 +48,26 @@ void *slc_reallocate(void *block, size_t bytes)
     return must_fail() ? NULL : realloc(block, bytes == 0 ? 1 : bytes);
 }
 
+bool slc_grow(void *array, size_t *capacity, size_t count, size_t first, size_t size)
+{
+    void *block;
+    size_t wanted = *capacity == 0 ? first : *capacity, bytes;
+    if (count < *capacity)
+        return true;
+    while (wanted <= count)
+        if (!slc_multiply_size(wanted, 2, &wanted))
+            return false;
+    if (!slc_multiply_size(wanted, size, &bytes))
+        return false;
+    memcpy(&block, array, sizeof block);
+    block = slc_reallocate(block, bytes);
+    if (block == NULL)
+        return false;
+    memcpy(array, &block, sizeof block);
+    *capacity = wanted;
+    return true;
+}
+
 void slc_release(void *block)
 {
     free(block);

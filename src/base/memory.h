@@ -19,6 +19,14 @@ void slc_release_wiped(void *block, size_t bytes);
 char *slc_duplicate(const char *text);
 
 /*
+ * Room for an item behind `count` of them in an array that grows by doubling, from `first` items on: `array` is a pointer to the
+ * pointer to the items, of `size` bytes each, `capacity` says how many there is room for. False when there is no memory; then all is
+ * as it was.
+ */
+bool slc_grow(void *array, size_t *capacity, size_t count, size_t first, size_t size);
+#define SLC_ROOM(array, capacity, count, first) slc_grow((void *)&(array), &(capacity), (count), (first), sizeof *(array))
+
+/*
  * Zeroed pages of their own for secrets: left out of core dumps, kept out of swap where the system allows that. NULL when
  * there is no memory. Released with the same size, wiped first; NULL is allowed.
  */

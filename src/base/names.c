@@ -60,14 +60,8 @@ static size_t seek(const slc_names *names, const char *name)
 
 static bool grow(slc_names *names)
 {
-    if (names->count == names->capacity) {
-        size_t capacity = names->capacity == 0 ? 64 : names->capacity * 2;
-        const char **name = slc_reallocate(names->name, capacity * sizeof *name);
-        if (name == NULL)
-            return false;
-        names->name = name;
-        names->capacity = capacity;
-    }
+    if (!SLC_ROOM(names->name, names->capacity, names->count, 64))
+        return false;
     if ((names->count + 1) * 2 <= names->slots)
         return true;
     slc_names wider = *names;

@@ -59,15 +59,7 @@ static bool has_room(slc_habit *habit, size_t nplan, size_t count)
         habit->param = slc_allocate_zeroed(nplan, sizeof *habit->param);
     if (habit->param == NULL || count > nplan - habit->nparams)
         return false;
-    if (habit->count < habit->capacity)
-        return true;
-    size_t capacity = habit->capacity == 0 ? 4 : habit->capacity * 2;
-    slc_usual *grown = slc_reallocate(habit->batch, capacity * sizeof *grown);
-    if (grown == NULL)
-        return false;
-    habit->batch = grown;
-    habit->capacity = capacity;
-    return true;
+    return SLC_ROOM(habit->batch, habit->capacity, habit->count, 4);
 }
 
 void slc_habit_keep(slc_session *session, const slc_known *known, bool full, const char names[SLC_DIGEST_TEXT])

@@ -53,14 +53,8 @@ void slc_recordings_clear(slc_session *session)
 static sluice_status keep(sluice_engine *engine, slc_recording *recording, sluice_error *error)
 {
     slc_session *session = engine->session;
-    if (session->nrecordings == session->recording_capacity) {
-        size_t capacity = session->recording_capacity == 0 ? 8 : session->recording_capacity * 2;
-        slc_recording **grown = slc_reallocate((void *)session->recording, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, RECORD, "the recordings", capacity * sizeof *grown);
-        session->recording = grown;
-        session->recording_capacity = capacity;
-    }
+    if (!SLC_ROOM(session->recording, session->recording_capacity, session->nrecordings, 8))
+        return slc_fail_memory(error, RECORD, "the recordings", (session->nrecordings + 1) * sizeof *session->recording);
     recording->number = ++engine->recordings;
     session->recording[session->nrecordings++] = recording;
     return SLUICE_OK;

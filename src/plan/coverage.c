@@ -23,14 +23,8 @@ typedef struct checker {
 
 static sluice_status append(slc_write_list *list, const slc_write *write, sluice_error *error)
 {
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity == 0 ? 64 : list->capacity * 2, bytes;
-        slc_write *item = slc_multiply_size(capacity, sizeof *item, &bytes) ? slc_reallocate(list->item, bytes) : NULL;
-        if (item == NULL)
-            return slc_fail_memory(error, "destination", "the writes of a plan", capacity * sizeof *item);
-        list->item = item;
-        list->capacity = capacity;
-    }
+    if (!SLC_ROOM(list->item, list->capacity, list->count, 64))
+        return slc_fail_memory(error, "destination", "the writes of a plan", (list->count + 1) * sizeof *list->item);
     list->item[list->count++] = *write;
     return SLUICE_OK;
 }
@@ -155,14 +149,8 @@ static bool add_module(module_list *list, const char *module, size_t param)
         return false;
     if (!added)
         return true;
-    if (number >= list->capacity) {
-        size_t capacity = list->capacity == 0 ? 64 : list->capacity * 2;
-        size_t *item = slc_reallocate(list->param, capacity * sizeof *item);
-        if (item == NULL)
-            return false;
-        list->param = item;
-        list->capacity = capacity;
-    }
+    if (!SLC_ROOM(list->param, list->capacity, number, 64))
+        return false;
     list->param[number] = param;
     return true;
 }

@@ -98,14 +98,8 @@ static const char *keep_text(slc_plan *plan, const char *text)
 static bool keep_mesh(slc_plan *plan, const slc_mesh *mesh, bool workers, const slc_mesh **added)
 {
     slc_mesh_list *list = &plan->mesh[workers];
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity == 0 ? 4 : list->capacity * 2;
-        const slc_mesh **item = slc_reallocate(list->item, capacity * sizeof *item);
-        if (item == NULL)
-            return false;
-        list->item = item;
-        list->capacity = capacity;
-    }
+    if (!SLC_ROOM(list->item, list->capacity, list->count, 4))
+        return false;
     slc_mesh *copy = slc_arena_take(&plan->arena, 1, sizeof *copy);
     if (copy == NULL)
         return false;
@@ -254,16 +248,7 @@ static sluice_status check_param(const slc_plan *plan, const slc_param *param, i
 
 static bool reserve(slc_plan *plan)
 {
-    if (plan->count < plan->capacity)
-        return true;
-    size_t capacity = plan->capacity == 0 ? 64 : plan->capacity * 2, bytes;
-    slc_param *param =
-        slc_multiply_size(capacity, sizeof *param, &bytes) && capacity < UINT32_MAX ? slc_reallocate(plan->param, bytes) : NULL;
-    if (param == NULL)
-        return false;
-    plan->param = param;
-    plan->capacity = capacity;
-    return true;
+    return plan->count < UINT32_MAX / 2 && SLC_ROOM(plan->param, plan->capacity, plan->count, 64);
 }
 
 sluice_status slc_plan_add(slc_plan *plan, const slc_param *param, sluice_error *error)

@@ -195,14 +195,8 @@ static bool add_fill(compiler *c, const slc_landing *landing, int64_t offset, co
     }
     if (bytes == 0)
         return true;
-    if (c->nfills == c->fill_capacity) {
-        size_t capacity = c->fill_capacity == 0 ? 16 : c->fill_capacity * 2;
-        slc_fill *fill = slc_reallocate(c->fill, capacity * sizeof *fill);
-        if (fill == NULL)
-            return false;
-        c->fill = fill;
-        c->fill_capacity = capacity;
-    }
+    if (!SLC_ROOM(c->fill, c->fill_capacity, c->nfills, 16))
+        return false;
     bool good = true;
     const slc_stride *dim = keep_dims(c->program, &b, &good);
     c->fill[c->nfills++] = (slc_fill){

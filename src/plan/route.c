@@ -15,14 +15,8 @@ void slc_piece_list_clear(slc_piece_list *list)
 
 static sluice_status append(slc_piece_list *list, const slc_piece *piece, sluice_error *error)
 {
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity == 0 ? 64 : list->capacity * 2, bytes;
-        slc_piece *item = slc_multiply_size(capacity, sizeof *item, &bytes) ? slc_reallocate(list->item, bytes) : NULL;
-        if (item == NULL)
-            return slc_fail_memory(error, "init", "the pieces of a parameter", capacity * sizeof *item);
-        list->item = item;
-        list->capacity = capacity;
-    }
+    if (!SLC_ROOM(list->item, list->capacity, list->count, 64))
+        return slc_fail_memory(error, "init", "the pieces of a parameter", (list->count + 1) * sizeof *list->item);
     list->item[list->count++] = *piece;
     return SLUICE_OK;
 }

@@ -40,14 +40,8 @@ typedef struct counter {
 
 static sluice_status note(counter *c, const slc_route *route, uint32_t param, bool leads, sluice_error *error)
 {
-    if (c->count == c->capacity) {
-        size_t capacity = c->capacity == 0 ? 256 : c->capacity * 2, bytes;
-        item *grown = slc_multiply_size(capacity, sizeof *grown, &bytes) ? slc_reallocate(c->item, bytes) : NULL;
-        if (grown == NULL)
-            return slc_fail_memory(error, "traffic", "the targets of a plan", capacity * sizeof *grown);
-        c->item = grown;
-        c->capacity = capacity;
-    }
+    if (!SLC_ROOM(c->item, c->capacity, c->count, 256))
+        return slc_fail_memory(error, "traffic", "the targets of a plan", (c->count + 1) * sizeof *c->item);
     const slc_param *source = route->param;
     item *added = &c->item[c->count++];
     memset(added, 0, sizeof *added);

@@ -130,26 +130,13 @@ static sluice_status check(const slc_live_set *set, const slc_live *live, sluice
 
 /* ---- the set ---- */
 
-static bool reserve(slc_live_set *set)
-{
-    if (set->count < set->capacity)
-        return true;
-    size_t capacity = set->capacity == 0 ? 16 : set->capacity * 2, bytes;
-    slc_live *item = slc_multiply_size(capacity, sizeof *item, &bytes) ? slc_reallocate(set->item, bytes) : NULL;
-    if (item == NULL)
-        return false;
-    set->item = item;
-    set->capacity = capacity;
-    return true;
-}
-
 sluice_status slc_live_set_add(slc_live_set *set, const slc_live *live, sluice_error *error)
 {
     sluice_status status = check(set, live, error);
     if (status != SLUICE_OK)
         return status;
     const char *given = live->attributes == NULL ? "{}" : live->attributes;
-    const char *attributes = reserve(set) ? slc_arena_text(&set->arena, given, strlen(given)) : NULL;
+    const char *attributes = SLC_ROOM(set->item, set->capacity, set->count, 16) ? slc_arena_text(&set->arena, given, strlen(given)) : NULL;
     bool added;
     size_t number = attributes == NULL ? SLC_NO_NAME : slc_names_add(&set->names, live->name, &added);
     if (number == SLC_NO_NAME)

@@ -186,14 +186,8 @@ static int read_coordinates(lua_State *L)
 
 static slc_schedule *next_schedule(lua_State *L, slc_explainer *e, uint32_t target)
 {
-    if (target >= e->capacity) {
-        size_t capacity = e->capacity == 0 ? 8 : 2 * e->capacity;
-        slc_schedule *grown = slc_reallocate(e->schedule, capacity * sizeof *grown);
-        if (grown == NULL)
-            slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a schedule");
-        e->schedule = grown;
-        e->capacity = capacity;
-    }
+    if (!SLC_ROOM(e->schedule, e->capacity, target, 8))
+        slc_lua_fail(L, SLUICE_NO_MEMORY, "out of memory for a schedule");
     return &e->schedule[target];
 }
 

@@ -17,14 +17,8 @@ static bool add(slc_host_mappings *mappings, uint64_t low, uint64_t high)
         mappings->item[mappings->count - 1].high = high;
         return true;
     }
-    if (mappings->count == mappings->capacity) {
-        size_t capacity = mappings->capacity == 0 ? 64 : mappings->capacity * 2;
-        slc_host_mapping *item = slc_reallocate(mappings->item, capacity * sizeof *item);
-        if (item == NULL)
-            return false;
-        mappings->item = item;
-        mappings->capacity = capacity;
-    }
+    if (!SLC_ROOM(mappings->item, mappings->capacity, mappings->count, 64))
+        return false;
     mappings->item[mappings->count++] = (slc_host_mapping){ .low = low, .high = high };
     return true;
 }

@@ -235,14 +235,8 @@ static void make_move(slc_move *move, const slc_copy *copy)
 
 sluice_status slc_moves_add(slc_moves *moves, uint64_t from, uint64_t to, const slc_copy *copy, sluice_error *error)
 {
-    if (moves->count == moves->capacity) {
-        size_t capacity = moves->capacity == 0 ? 64 : moves->capacity * 2;
-        slc_move *grown = slc_reallocate(moves->move, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, STAGE, "a table of copies", capacity * sizeof *grown);
-        moves->move = grown;
-        moves->capacity = capacity;
-    }
+    if (!SLC_ROOM(moves->move, moves->capacity, moves->count, 64))
+        return slc_fail_memory(error, STAGE, "a table of copies", (moves->count + 1) * sizeof *moves->move);
     slc_move *move = &moves->move[moves->count++];
     make_move(move, copy);
     aim(move, from, to);

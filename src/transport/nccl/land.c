@@ -120,14 +120,8 @@ static bool read_copy(slc_reader *reader, struct told *told, int64_t *bytes, int
 static sluice_status add_landing(void *context, const slc_landing *landing, sluice_error *error)
 {
     slc_nccl_peer *peer = context;
-    if (peer->nlandings == peer->landing_capacity) { /* grows with what came, not with what was promised */
-        size_t capacity = peer->landing_capacity == 0 ? 256 : peer->landing_capacity * 2;
-        slc_landing *grown = slc_reallocate(peer->landing, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, SLC_RUNTIME, "where copies land", capacity * sizeof *grown);
-        peer->landing = grown;
-        peer->landing_capacity = capacity;
-    }
+    if (!SLC_ROOM(peer->landing, peer->landing_capacity, peer->nlandings, 256)) /* grows with what came, not with what was promised */
+        return slc_fail_memory(error, SLC_RUNTIME, "where copies land", (peer->nlandings + 1) * sizeof *peer->landing);
     peer->landing[peer->nlandings++] = *landing;
     return SLUICE_OK;
 }

@@ -183,14 +183,8 @@ sluice_status slc_record_take(slc_record *record, slc_nccl_peer *peer, sluice_er
         peer->first_move = peer->end_move;
         return SLUICE_OK;
     }
-    if (to->count == to->capacity) {
-        size_t capacity = to->capacity == 0 ? 4 : to->capacity * 2;
-        slc_launch *grown = slc_reallocate(to->launch, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, RECORD, "launches", capacity * sizeof *grown);
-        to->launch = grown;
-        to->capacity = capacity;
-    }
+    if (!SLC_ROOM(to->launch, to->capacity, to->count, 4))
+        return slc_fail_memory(error, RECORD, "launches", (to->count + 1) * sizeof *to->launch);
     slc_launch *launch = &to->launch[to->count];
     *launch = (slc_launch){ .first_move = peer->first_move, .end_move = peer->end_move };
     peer->first_move = peer->end_move;

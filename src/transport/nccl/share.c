@@ -20,14 +20,8 @@ static bool known(const slc_pieces *pieces, uint64_t base)
 
 static sluice_status add(slc_pieces *pieces, const slc_piece *piece, sluice_error *error)
 {
-    if (pieces->count == pieces->capacity) {
-        size_t capacity = pieces->capacity == 0 ? 64 : pieces->capacity * 2;
-        slc_piece *item = slc_reallocate(pieces->item, capacity * sizeof *item);
-        if (item == NULL)
-            return slc_fail_memory(error, STAGE, "the list of shared memory", capacity * sizeof *item);
-        pieces->item = item;
-        pieces->capacity = capacity;
-    }
+    if (!SLC_ROOM(pieces->item, pieces->capacity, pieces->count, 64))
+        return slc_fail_memory(error, STAGE, "the list of shared memory", (pieces->count + 1) * sizeof *pieces->item);
     pieces->item[pieces->count++] = *piece;
     return SLUICE_OK;
 }
@@ -258,14 +252,8 @@ sluice_status slc_peer_memory_map(slc_peer_memory *memory, const slc_piece *piec
     sluice_status status = check_order(memory, piece, rank, error);
     if (status != SLUICE_OK)
         return status;
-    if (memory->count == memory->capacity) { /* grows with what came, not with what was promised */
-        size_t capacity = memory->capacity == 0 ? 32 : memory->capacity * 2;
-        slc_mapped *item = slc_reallocate(memory->item, capacity * sizeof *item);
-        if (item == NULL)
-            return slc_fail_memory(error, STAGE, "the list of a peer's memory", capacity * sizeof *item);
-        memory->item = item;
-        memory->capacity = capacity;
-    }
+    if (!SLC_ROOM(memory->item, memory->capacity, memory->count, 32)) /* grows with what came, not with what was promised */
+        return slc_fail_memory(error, STAGE, "the list of a peer's memory", (memory->count + 1) * sizeof *memory->item);
     slc_mapped mapped = { .base = piece->base, .size = piece->size, .kind = same_process ? 0 : piece->kind };
     if (same_process) {
         mapped.here = piece->base;

@@ -20,14 +20,8 @@ static double engine_ns(const slc_landing *landing)
 
 static sluice_status take(slc_nccl_peer *peer, const slc_copy *copy, uint64_t to, uint64_t source, sluice_error *error)
 {
-    if (peer->moves.count == peer->offset_capacity) {
-        size_t capacity = peer->offset_capacity == 0 ? 64 : peer->offset_capacity * 2;
-        uint64_t *grown = slc_reallocate(peer->offset, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, SLC_RUNTIME, "where copies land", capacity * sizeof *grown);
-        peer->offset = grown;
-        peer->offset_capacity = capacity;
-    }
+    if (!SLC_ROOM(peer->offset, peer->offset_capacity, peer->moves.count, 64))
+        return slc_fail_memory(error, SLC_RUNTIME, "where copies land", (peer->moves.count + 1) * sizeof *peer->offset);
     peer->offset[peer->moves.count] = (uint64_t)copy->source;
     return slc_moves_add(&peer->moves, source + (uint64_t)copy->source, to, copy, error);
 }

@@ -190,14 +190,8 @@ sluice_status slc_wire_prepare(slc_transport *transport, sluice_error *error)
 
 static sluice_status add_part(slc_wire_peer *peer, const slc_wire_part *part, sluice_error *error)
 {
-    if (peer->nparts == peer->capacity) {
-        size_t capacity = peer->capacity == 0 ? 256 : peer->capacity * 2;
-        slc_wire_part *grown = slc_reallocate(peer->part, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, SLC_UPDATE, "the parts of a batch", capacity * sizeof *grown);
-        peer->part = grown;
-        peer->capacity = capacity;
-    }
+    if (!SLC_ROOM(peer->part, peer->capacity, peer->nparts, 256))
+        return slc_fail_memory(error, SLC_UPDATE, "the parts of a batch", (peer->nparts + 1) * sizeof *peer->part);
     peer->part[peer->nparts++] = *part;
     return SLUICE_OK;
 }
