@@ -20,6 +20,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from . import bindings
 from .bindings import Options, sluice_error, sluice_state, sluice_status, sluice_tensor
+from .interrupts import interruptible
 from .memory import Memory
 
 T = TypeVar("T")
@@ -61,6 +62,11 @@ def text(value: str | os.PathLike[str] | None) -> bytes | None:
     return encoded
 
 
+def told(value: str) -> bytes:
+    """A name or label that other ranks wait for. What C could not be told becomes no UTF-8: refused there, it is heard by all."""
+    return value.encode(errors="surrogatepass").replace(b"\0", b"\xc0\x80")
+
+
 def check(call: Callable[..., int], *arguments: Any) -> None:
     error = bindings.new_sluice_error()
     if call(*arguments, byref(error)) != Status.OK:
@@ -85,7 +91,7 @@ def c_names(names: Sequence[str]) -> ctypes.Array[c_char_p]:
 
 @functools.lru_cache(maxsize=8)
 def _c_names(names: tuple[str, ...]) -> ctypes.Array[c_char_p]:
-    return (c_char_p * len(names))(*map(text, names))
+    return (c_char_p * len(names))(*map(told, names))
 
 
 class Weights(Iterator[tuple[str, T]]):
@@ -202,7 +208,7 @@ class _Handle:
         check(library().sluice_engine_create, byref(options), byref(engine))
         self._as_parameter_ = engine
         self.options = options
-        self.lives: dict[str, Memory] = {}
+        self.lives: list[Memory] = []
         self.sources: dict[str, Memory] = {}
         self.allocated: list[c_void_p] = []
         weakref.finalize(self, _destroy, engine, self.allocated)
@@ -292,6 +298,11 @@ class Engine(Generic[T]):
         if self._host.raised is not None:
             raise self._host.raised
 
+    def _wait(self, call: Callable[..., int], *arguments: Any) -> None:
+        """A call that waits for other ranks."""
+        with interruptible(self.cancel):
+            self._call(call, *arguments)
+
     # ---- the life of an engine ----
 
     def close(self) -> None:
@@ -356,8 +367,8 @@ class Engine(Generic[T]):
         live.strides = (c_int64 * live.ndim)(*memory.strides) if memory.strides is not None else None
         live.data = memory.address
         live.attributes = text(json.dumps(dict(attributes))) if attributes else None
+        self._handle.lives.append(memory)  # first: Ctrl-C may come when the call has returned
         self._call(library().sluice_register_live, byref(live))
-        self._handle.lives[name] = memory
 
     def register_source(self, name: str, tensor: T | None) -> None:
         """Gives the shard of a parameter that this trainer holds, contiguous; None where it holds nothing of it.
@@ -368,15 +379,28 @@ class Engine(Generic[T]):
         before = self._handle.sources.get(name)
         if memory is None:
             if before is not None:
-                self._call(library().sluice_register_source, text(name), text(before.dtype), None, 0)
+                self._give(name, Memory(0, before.dtype, (), 0))
                 del self._handle.sources[name]
             return
         if before is not None and (before.address, before.nbytes, before.dtype) == (memory.address, memory.nbytes, memory.dtype):
             return
         if not memory.is_contiguous():
             raise ValueError(f"source {name!r} must be contiguous; its shape is {memory.shape}, its strides are {memory.strides}")
-        self._call(library().sluice_register_source, text(name), text(memory.dtype), memory.address, memory.nbytes)
-        self._handle.sources[name] = memory
+        self._give(name, memory)
+
+    def _give(self, name: str, memory: Memory) -> None:
+        """Where Ctrl-C comes in between it is not known which memory is C's: both stay, and none is taken for given."""
+        sources = self._handle.sources
+        before = sources.get(name)
+        try:
+            self._call(library().sluice_register_source, text(name), text(memory.dtype), memory.address or None, memory.nbytes)
+            sources[name] = memory
+        except SluiceError:
+            raise
+        except BaseException:
+            sources.pop(name, None)
+            self._handle.lives += [memory] if before is None else [memory, before]
+            raise
 
     def allocate(self, nbytes: int) -> memoryview:
         """Zeroed memory that the host transport's peers map, so that a source in it moves by one plain copy."""
@@ -402,7 +426,7 @@ class Engine(Generic[T]):
         A rank whose registrations failed must call this all the same: it is how the others hear of it.
         """
         data = init_info.encode() if isinstance(init_info, str) else init_info
-        self._call(library().sluice_init, data, len(data))
+        self._wait(library().sluice_init, data, len(data))
 
     def plan(self, full: bool = False) -> dict[str, Any]:
         """The plan: counts, bytes and coverage, and with `full` each parameter's destination and its reason (lua/PLAN.md)."""
@@ -421,7 +445,7 @@ class Engine(Generic[T]):
 
     def reload_rules(self, rules: str | os.PathLike[str] | None) -> None:
         """Goes over to other rules between two updates, on every rank or on none."""
-        self._call(library().sluice_reload_rules, text(rules))
+        self._wait(library().sluice_reload_rules, text(rules))
 
     # ---- updates: the same calls with the same arguments on every rank ----
 
@@ -430,7 +454,7 @@ class Engine(Generic[T]):
 
     def update(self, names: Sequence[str]) -> None:
         """Moves these parameters, in this order. When it returns, live tensors hold the new values, and sources may change."""
-        self._call(library().sluice_update, c_names(names), len(names))
+        self._wait(library().sluice_update, c_names(names), len(names))
 
     def record(self, names: Sequence[str]) -> int:
         """Prepares `update` of these names, for `replay`, any number of times; forgotten at shutdown."""
@@ -440,13 +464,13 @@ class Engine(Generic[T]):
 
     def replay(self, recording: int) -> None:
         """As `update` of the names that were recorded; other ranks may replay theirs or update."""
-        self._call(library().sluice_replay, recording)
+        self._wait(library().sluice_replay, recording)
 
     def forget_recording(self, recording: int) -> None:
         self._call(library().sluice_forget_recording, recording)
 
     def finish_update(self, version: str) -> None:
-        self._call(library().sluice_finish_update, text(version))
+        self._wait(library().sluice_finish_update, told(version))
 
     def abort_update(self) -> None:
         self._call(library().sluice_abort_update)

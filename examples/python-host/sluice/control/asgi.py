@@ -36,7 +36,9 @@ class Asgi:
 
     async def _answer(self, scope: Message, receive: Callable[[], Awaitable[Message]]) -> Answer | None:
         headers = {name.lower(): value for name, value in scope["headers"]}
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+        if path.startswith(f"{root}/"):  # servers differ in whether a path begins with where it is mounted
+            path = path[len(root) :]
         length = headers.get(b"content-length", b"")
         authorization = headers[b"authorization"].decode("latin-1") if b"authorization" in headers else None
         refused = self.control.admit(scope["method"], path, authorization, int(length[:20]) if length.isdigit() else None)

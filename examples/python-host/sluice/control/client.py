@@ -130,8 +130,9 @@ class Client:
             answer = json.loads(data) if len(data) <= ANSWER_BYTES else None
         except (ValueError, RecursionError):
             answer = None
-        if not isinstance(answer, dict):
-            text = f"{url}: {operation}: {response.status} and no JSON: this is no control plane of Sluice"
+        keys = ("phase", "version") if response.status == 200 else ()
+        if not isinstance(answer, dict) or any(type(answer.get(key)) is not str for key in keys):
+            text = f"{url}: {operation}: {response.status} and not its JSON: this is no control plane of Sluice"
             raise ControlError(text, response.status)
         if response.status != 200:
             raise ControlError(f"{url}: {answer.get('error', response.reason)}", response.status, answer)

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -48,7 +49,7 @@ class EngineTarget:
         self.engine = engine
 
     def init(self, init_info: dict[str, Any]) -> None:
-        self.engine.init(json.dumps(init_info, allow_nan=False))
+        self.engine.init(json.dumps(init_info))
 
     def start(self) -> None:
         self.engine.start_update()
@@ -228,7 +229,8 @@ class Control:
             timer.cancel()
             timer.join()
             if late.is_set():
-                self._target.shutdown()
+                with suppress(Exception):  # of what failed already
+                    self._target.shutdown()
             self._look()
         if late.is_set():
             answer = refusal(HTTPStatus.GATEWAY_TIMEOUT, f"{name}: not done within {self._call_s:g} s, and cancelled")

@@ -10,6 +10,7 @@ import socketserver
 import ssl
 import threading
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -34,7 +35,7 @@ class Server(ThreadingHTTPServer):
     tls          a context with the server's certificate (ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) and load_cert_chain)
     insecure     allows the token to cross a network that anyone may listen to
     read_s       how long a client may take to send one request, its handshake and body included
-    connections  at once; further ones are closed
+    connections  at once; a further one takes the place of the oldest that has not shown the token, or is closed where each has
     """
 
     daemon_threads = True
@@ -53,6 +54,8 @@ class Server(ThreadingHTTPServer):
     ) -> None:
         self.control, self.tls, self.read_s = control, tls, read_s
         self._free = threading.Semaphore(connections)
+        self._strangers: dict[socket.socket, socket.socket] = {}  # who has not shown the token, the oldest first
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family, address = found[0], found[4]
@@ -75,8 +78,9 @@ class Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
             log.warning("a connection was closed: there are too many")
-            self.shutdown_request(request)
-            return
+            if not (self._turn_out() and self._free.acquire(timeout=1.0)):
+                self.shutdown_request(request)
+                return
         try:
             super().process_request(request, client_address)
         except BaseException:
@@ -87,7 +91,26 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.know(request)
             self._free.release()
+
+    def _turn_out(self) -> bool:
+        """Ends the oldest connection that has not shown the token."""
+        with self._lock:
+            oldest = next(iter(self._strangers), None)
+            if oldest is None:
+                return False
+            with suppress(OSError):
+                socket.socket.shutdown(self._strangers.pop(oldest), socket.SHUT_RDWR)  # TLS has no say in it
+            return True
+
+    def meet(self, request: socket.socket, connection: socket.socket) -> None:
+        with self._lock:
+            self._strangers[request] = connection
+
+    def know(self, request: socket.socket) -> None:
+        with self._lock:
+            self._strangers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a connection failed", exc_info=True)  # a client that went away, is late, or speaks no TLS
@@ -131,7 +154,10 @@ class _Handler(BaseHTTPRequestHandler):
         deadline = time.monotonic() + self.server.read_s
         if self.server.tls is not None:
             self.connection.settimeout(self.server.read_s)
-            self.connection = self.server.tls.wrap_socket(self.connection, server_side=True)
+            self.connection = self.server.tls.wrap_socket(self.connection, server_side=True, do_handshake_on_connect=False)
+        self.server.meet(self.request, self.connection)
+        if isinstance(self.connection, ssl.SSLSocket):
+            self.connection.do_handshake()
         self.rfile = io.BufferedReader(_Timed(self.connection, deadline))
         self.wfile = io.BytesIO()  # what the base class writes of its own is never sent
 
@@ -160,6 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
             return refusal(HTTPStatus.LENGTH_REQUIRED, "body: Content-Length must say how many bytes it has")
         bytes_said = int(length[:20]) if length else 0
         refused = control.admit(self.command, self.path, self.headers.get("Authorization"), bytes_said)
+        if refused is None or refused.status is not HTTPStatus.UNAUTHORIZED:
+            self.server.know(self.request)
         if refused is not None:
             return refused
         body = self.rfile.read(bytes_said)
@@ -181,9 +209,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _linger(self) -> None:
         """Reads some of what was not wanted, so that closing does not take the answer away from a client that still sends."""
         self.connection.shutdown(socket.SHUT_WR)
-        self.connection.settimeout(1.0)
-        left = LINGER_BYTES
-        while left > 0 and (got := len(self.connection.recv(65536))) > 0:
+        rest, left = _Timed(self.connection, time.monotonic() + 1.0), LINGER_BYTES
+        while left > 0 and (got := rest.readinto(bytearray(65536))) > 0:
             left -= got
 
     def finish(self) -> None:

@@ -10,13 +10,17 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sluice import SluiceError
 from sluice.control import Asgi, Client, Control, ControlError, EngineTarget, Server, read_token
+from sluice.control.phases import Answer
 from world import REPLICATED, World, floats, values
 
 TOKEN = "0123456789abcdef" * 4
@@ -216,26 +220,45 @@ def test_a_client_that_is_slow_is_answered_and_holds_up_nobody(host: Host, token
         assert Client(server.url, token_file).phases() == ["new"]
 
 
-def test_connections_beyond_the_bound_are_closed(host: Host, token_file: Path) -> None:
-    with Server(Control(host, token_file), connections=1, read_s=30) as server:
-        with socket.create_connection(server.address) as first:
-            first.sendall(b"GET ")
-            with socket.create_connection(server.address, timeout=30) as second:
-                assert second.recv(1) == b""
-            first.sendall(b"/version HTTP/1.1\r\n\r\n")
-            assert first.recv(100).startswith(b"HTTP/1.0 401 ")
+def test_strangers_keep_nobody_out(host: Host, token_file: Path) -> None:
+    with Server(Control(host, token_file), connections=2, read_s=300) as server, ExitStack() as silent:
+        for said in (b"", b"GET ", b"GET /version HTTP/1.1\r\nA: ", b"GET /version HTTP/1.1\r\n\r\n") * 8:
+            silent.enter_context(socket.create_connection(server.address)).sendall(said)
+        assert Client(server.url, token_file).phases() == ["new"]
+
+
+def test_connections_beyond_the_bound_are_closed_where_each_has_shown_the_token(host: Host, token_file: Path) -> None:
+    with Server(Control(host, token_file), connections=1, read_s=300) as server:
+        thread, _ = held(host, Client(server.url, token_file), "init")
+        with socket.create_connection(server.address, timeout=30) as second:
+            assert second.recv(1) == b""
+        host.let_go.set()
+        thread.join(30)
+        assert Client(server.url, token_file).phases() == ["ready"]
+
+
+def test_a_refused_client_that_goes_on_sending_is_left(host: Host, token_file: Path) -> None:
+    with Server(Control(host, token_file)) as server, socket.create_connection(server.address, timeout=30) as refused:
+        refused.sendall(b"GET /version HTTP/1.1\r\n\r\n")
+        while refused.recv(65536) != b"":
+            pass
+        with pytest.raises(ConnectionError):  # each byte soon enough for the next one
+            while True:
+                refused.sendall(b"x")
+                time.sleep(0.2)
 
 
 def held(host: Host, client: Client, operation: str) -> tuple[threading.Thread, list[Any]]:
-    """A client's update, in a thread, once the host is in it; and what became of it."""
-    client.init({})
-    client.start()
+    """A client's update, or init, in a thread, once the host is in it; and what became of it."""
     host.holds = operation
+    if operation != "init":
+        client.init({})
+        client.start()
     said: list[Any] = []
 
     def call() -> None:
         try:
-            client.update(["w"])
+            client.init({}) if operation == "init" else client.update(["w"])
         except ControlError as error:
             said.append(error)
 
@@ -295,6 +318,16 @@ def test_nothing_that_a_client_says_is_logged(server: Server, client: Client, ca
     raw(server, b"SECRET SECRET SECRET\r\nSECRET: SECRET\r\n\r\n")
     assert "SECRET" not in caplog.text and TOKEN not in caplog.text
     assert "init: 200 after " in caplog.text
+
+
+@pytest.mark.parametrize("body", [{}, {"phase": "new"}, {"phase": "new", "version": ["v"]}])
+def test_what_is_no_control_plane_is_told_from_one(host: Host, token_file: Path, body: dict[str, Any]) -> None:
+    control = Control(host, token_file)
+    control.answer = lambda *_: Answer(HTTPStatus.OK, body)  # type: ignore[method-assign]
+    with Server(control) as server:
+        for call in (Client(server.url, token_file).version, Client(server.url, token_file).phases):
+            with pytest.raises(ControlError, match=": version: 200 and not its JSON: this is no control plane of Sluice$"):
+                call()
 
 
 def test_several_hosts_are_told_at_once(token_file: Path) -> None:
@@ -389,6 +422,7 @@ def test_an_asgi_host_mounts_it(host: Host, token_file: Path) -> None:
     assert done == (200, {"phase": "ready", "version": ""})
     assert host.calls == [("init", {"a": 1})]
     assert ask(application, "GET", "/version", b"")[1] == {"phase": "ready", "version": ""}
+    assert ask(application, "GET", "/version", b"", root="/v")[0] == ask(application, "GET", "/v/version", b"", root="/v/")[0] == 200
     assert ask(application, "GET", "/version", b"", token="x" * 64)[0] == 401
     assert ask(application, "POST", "/start", b"x" * 60, b"x" * 60) == (413, {"error": "body: it must have at most 100 bytes"})
     assert ask(application, "POST", "/start") == (0, None)

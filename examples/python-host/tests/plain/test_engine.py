@@ -5,6 +5,9 @@ from __future__ import annotations
 import array
 import gc
 import logging
+import os
+import signal
+import socket
 import threading
 import weakref
 from pathlib import Path
@@ -163,6 +166,34 @@ def test_what_ends_a_program_passes_through_progress_and_cancels_the_engine() ->
         with pytest.raises(SluiceError) as later:
             world.worker.start_update()
         assert later.value.status in (Status.CANCELLED, Status.STATE)
+
+
+def test_ctrl_c_ends_a_call_that_waits() -> None:
+    with World() as world, Engine[Memory](0, timeout_s=600) as lonely:
+        world.announce(w=floats(1))
+        info = world.info.replace(str(world.port), str(socket.create_server(("127.0.0.1", 0)).getsockname()[1]))
+        lonely.register_source("w", floats(1))
+        for _ in range(2):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                lonely.init(info)
+            lonely.shutdown()
+
+
+def test_names_and_labels_that_c_cannot_be_told_are_refused_and_every_rank_hears_it() -> None:
+    with World() as world:
+        world.announce(w=floats(1))
+        world.worker.register_live("w", floats(0), REPLICATED)
+        world.init()
+        world.both(lambda engine: engine.start_update())
+        for name in ("a\0b", "a\ud800b"):
+            own, told = world.both(lambda engine: engine.update([name]), lambda engine: engine.update(["w"]))
+            assert own.status is Status.INVALID and "was not announced at init" in str(own)
+            assert str(told) == str(own).replace("update: ", "update: refused: rank 0: ")
+        assert world.both(lambda engine: engine.update(["w"])) == [None, None]
+        own, told = world.both(lambda engine: engine.finish_update("a\0b"), lambda engine: engine.finish_update("v"))
+        assert own.status is Status.INVALID and str(told) == str(own).replace("finish: ", "finish: refused: rank 0: ")
+        assert world.both(lambda engine: engine.finish_update("v")) == [None, None]
 
 
 def test_cancel_from_another_thread_ends_a_call() -> None:
