@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/random.h>
@@ -52,8 +53,8 @@ struct ncclComm {
     struct ncclComm *split; /* the one that is being split off */
     struct ncclComm *parent; /* while this one is being split off */
     int splits;
-    volatile ncclResult_t state;
-    volatile bool aborting, finalized, revoked;
+    _Atomic ncclResult_t state;
+    atomic_bool aborting, finalized, revoked;
     struct ncclComm *next; /* of all that there are */
     int running; /* posted and not done */
     uint64_t groups, ended; /* posted, done */

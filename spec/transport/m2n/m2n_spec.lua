@@ -1,6 +1,7 @@
 --- Transport m2n end to end, where there is no GPU: real ranks on the driver, the NCCL and the nccl_m2n that processors stand in
 -- for (spec/support/cuda/), every byte checked. What the library only forbids ends a process there.
 
+local files = require "scripts.files"
 local gpu = require "spec.support.gpu"
 local gpu_run = require "spec.support.gpu_run"
 local host = require "spec.support.host"
@@ -178,6 +179,7 @@ describe("a pair of ranks by m2n", function()
    it("ends on both ranks where a call or its device work hangs, or a rank is killed, and can begin again where the library came back", function()
       for _, way in ipairs({ "device", "call", "stuck", "kill" }) do
          local gone
+         local begun = os.tmpname() -- holds something once rank 0 updates
          local results = couple(function(self, rank, port)
             if way == "stuck" or rank == 0 and way == "call" then -- the second: after the one that init tries
                stdlib.setenv("M2N_ON_CPU_" .. (way == "call" and "HANG" or "STUCK"), "Reshard:2")
@@ -188,6 +190,9 @@ describe("a pair of ranks by m2n", function()
                self.queue:stick()
             end
             local again = {}
+            if rank == 0 then
+               files.write(begun, "update")
+            end
             host.refused(self.update, self, pair.NAMES)
             local state = self:state()
             self:shutdown()
@@ -200,10 +205,17 @@ describe("a pair of ranks by m2n", function()
             return { state = state, again = again }
          end, { trainer = true, timeout_s = way == "kill" and 10 or way == "stuck" and 2 or 1, started = function(children)
             if way == "kill" then
-               world.sleep(0.5)
+               for _ = 1, 300 do
+                  world.sleep(0.1)
+                  if files.read(begun) ~= "" then
+                     break
+                  end
+               end
+               world.sleep(0.3)
                gone = signal.kill(children[0].pid, 9)
             end
          end })
+         os.remove(begun)
          for rank = gone and 1 or 0, 1 do
             assert.equal("failed", results[rank].state, way)
             if way == "stuck" then

@@ -134,9 +134,10 @@ sluice_status slc_epoch_twin(slc_m2n_member *member, slc_wait *wait, sluice_erro
 /* What is done apart: orders, or with `ends` the finalization. */
 struct work {
     slc_m2n_member *member;
+    ncclComm_t twin; /* the member's, which may have ended before a call comes back */
     bool ends, grouped;
     slc_orders orders;
-    atomic_bool given_up; /* before its turn came */
+    atomic_bool given_up; /* before its turn came, or within a call, behind which none may follow */
     ncclResult_t result;
     const char *call, *name; /* that failed, of which parameter */
     char said[512];
@@ -194,9 +195,9 @@ static void submit(struct work *work)
         work->name = order->name;
         tell_side(&source, &order->call, &order->call.source, order->source);
         tell_side(&destination, &order->call, &order->call.destination, order->destination);
-        good = note(work, m2n->reshard(work->member->handle, work->member->twin.handle, &source.tensor, &destination.tensor,
-                                      work->member->stream),
-                    "ncclReshard");
+        good = note(work, m2n->reshard(work->member->handle, work->twin, &source.tensor, &destination.tensor, work->member->stream),
+                    "ncclReshard") &&
+               !atomic_load(&work->given_up);
     }
     if (good && work->grouped) {
         work->name = NULL;
@@ -224,16 +225,28 @@ static void carry_out(struct work *work)
     (void)member->pop(&left);
 }
 
+/* Whether the library may still be called for this. */
+static bool is_of_use(struct work *work)
+{
+    if (is_lost()) {
+        work->result = ncclInternalError;
+        work->call = work->ends ? "ncclM2nFinalize" : "ncclReshard";
+        snprintf(work->said, sizeof work->said, "an earlier reshard of this process could not be ended");
+        return false;
+    }
+    return !atomic_load(&work->given_up);
+}
+
 static void run(void *context)
 {
     const struct timespec pause = { .tv_nsec = 20000 };
     struct work *work = context;
     while (pthread_mutex_trylock(&process.call) != 0) {
-        if (atomic_load(&work->given_up))
+        if (!is_of_use(work))
             return;
         (void)nanosleep(&pause, NULL);
     }
-    if (!atomic_load(&work->given_up))
+    if (is_of_use(work))
         carry_out(work);
     pthread_mutex_unlock(&process.call);
 }
@@ -259,7 +272,7 @@ sluice_status slc_epoch_submit(slc_m2n_member *member, slc_orders *orders, bool 
     struct work *work = slc_allocate_zeroed(1, sizeof *work);
     if (work == NULL)
         return slc_fail_memory(error, wait->stage, "reshards", sizeof *work);
-    *work = (struct work){ .member = member, .grouped = grouped, .orders = *orders };
+    *work = (struct work){ .member = member, .twin = member->twin.handle, .grouped = grouped, .orders = *orders };
     *orders = (slc_orders){ .count = 0 };
     sluice_status status = slc_apart_start(run, release_work, work, &apart, error);
     if (status != SLUICE_OK) {
@@ -378,8 +391,8 @@ void slc_epoch_leave(slc_keep *keep, slc_m2n_member *member, const slc_cuda *cud
     if (--member->users > 0)
         return;
     *keep = (slc_keep){ .what = NULL };
-    if (member->handle != NULL) {
-        if (!settled || is_lost())
+    if (!is_lost() && member->handle != NULL) {
+        if (!settled)
             lose(log, "a reshard did not come to an end");
         else if (!finalize(member, log))
             lose(log, "ncclM2nFinalize failed, or did not return");

@@ -16,7 +16,7 @@ typedef struct slc_caller {
     CUevent came;         /* behind all that is older than the batch under way */
     CUevent *read;        /* one a staging slot: behind all that reads it */
     size_t nslots;
-    CUresult failed;      /* of the first mark that could not be made */
+    _Atomic CUresult failed; /* of the first mark that could not be made; by who reads and who moves */
     slc_gate *gate;       /* of the batch under way, which began in a graph of the host's; else NULL */
 } slc_caller;
 
