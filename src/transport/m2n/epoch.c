@@ -50,14 +50,8 @@ static void lose(const slc_log *log, const char *what)
 
 sluice_status slc_orders_add(slc_orders *orders, const slc_order *order, sluice_error *error)
 {
-    if (orders->count == orders->capacity) {
-        size_t capacity = orders->capacity == 0 ? 64 : orders->capacity * 2;
-        slc_order *grown = slc_reallocate(orders->order, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, "update", "the reshards of a batch", capacity * sizeof *grown);
-        orders->order = grown;
-        orders->capacity = capacity;
-    }
+    if (!SLC_ROOM(orders->order, orders->capacity, orders->count, 64))
+        return slc_fail_memory(error, "update", "the reshards of a batch", (orders->count + 1) * sizeof *orders->order);
     orders->order[orders->count++] = *order;
     return SLUICE_OK;
 }
