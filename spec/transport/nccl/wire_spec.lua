@@ -138,6 +138,7 @@ describe("a communicator", function()
             pair.turn(self, turn, wrong)
             self:reload()
          end
+         self:shutdown()
          return { wrong = wrong }
       end, {})
       assert.same({ { wrong = {} }, { wrong = {} } }, { results[0], results[1] })

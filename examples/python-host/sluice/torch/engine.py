@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -67,3 +67,18 @@ class Engine(engine.Engine[torch.Tensor]):
             if memory_of(tensor).address != address:
                 raise RuntimeError(f"live tensor {name} was given other memory since it was registered; write into it instead")
         super().start_update(partial)
+
+    def update(self, names: Sequence[str]) -> None:
+        self._check_sources(names)
+        super().update(names)
+
+    def replay(self, recording: int) -> None:
+        self._check_sources(tuple(self._handle.sources))
+        super().replay(recording)
+
+    def _check_sources(self, names: Sequence[str]) -> None:
+        """Wrappers free the storage of what they gathered, and resize it."""
+        for name in names:
+            memory = self._handle.sources.get(name)
+            if memory is not None and memory.owner.data_ptr() != memory.address:
+                raise RuntimeError(f"the storage of source {name} was freed or resized since it was registered; register it anew")

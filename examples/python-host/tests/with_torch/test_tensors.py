@@ -176,6 +176,25 @@ def test_memory_that_was_replaced_is_seen() -> None:
         expect(served, trained, Config())
 
 
+def test_a_source_whose_storage_was_freed_is_not_read() -> None:
+    weight, served = torch.randn(64), torch.zeros(64)
+    storage: Any = weight.untyped_storage()
+    with World(Torch) as both:
+        both.announce(w=weight)
+        both.worker.register_live("w", served, {"loader": "replicated"})  # type: ignore[arg-type]
+        both.init()
+        recording = both.trainer.record(["w"])
+        both.both(lambda engine: engine.start_update())
+        storage.resize_(0)
+        for what in ("update", "replay"):
+            with pytest.raises(RuntimeError, match="^the storage of source w was freed or resized since it was registered"):
+                both.trainer.update(["w"]) if what == "update" else both.trainer.replay(recording)
+        storage.resize_(256)
+        both.trainer.register_source("w", weight.fill_(3))  # type: ignore[arg-type]
+        assert both.both(lambda engine: engine.update(["w"])) == [None, None]
+    assert served.tolist() == [3] * 64
+
+
 def test_a_source_that_is_not_contiguous_names_its_parameter() -> None:
     with Torch(0) as engine, pytest.raises(ValueError, match="parameter w: source 'w' must be contiguous"):
         WeightSource({"w": torch.zeros(4, 6).T}).register(engine)
