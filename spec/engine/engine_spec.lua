@@ -381,7 +381,8 @@ describe("init", function()
       end)
       unistd.close(fd)
       each(results, function(result)
-         assert.equal("destination: refused: ranks 2, 3: the plan has 1 full parameters and this worker has no load_weights", result.text)
+         assert.equal("destination: refused: ranks 2, 3: the plan has 1 full parameter and this worker has no load_weights; the first "
+            .. "is 'b.bias': no live parameter has its name", result.text)
       end)
    end)
 

@@ -207,7 +207,8 @@ describe("a reload of rules", function()
       {
          name = "that want a load_weights that there is not",
          before = DIRECT, b = "live", load_weights = false, after = FULL_B,
-         text = "destination: refused: ranks 2, 3: the plan has 1 full parameters and this worker has no load_weights",
+         text = "destination: refused: ranks 2, 3: the plan has 1 full parameter and this worker has no load_weights; the first is "
+            .. "'b.bias': as it was",
       },
       {
          name = "whose staging does not fit",
