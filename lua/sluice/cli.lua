@@ -84,7 +84,7 @@ local function report(fault, args)
       local json = require "sluice.cli.json"
       io.stdout:write(json.encode({ verified = false, error = fault.text, exit = fault.exit }), "\n")
    end
-   io.stderr:write("sluice: ", fault.text, "\n")
+   io.stderr:write("sluice: " .. fault.text .. "\n") -- one piece: ranks may share it
    return fault.exit
 end
 

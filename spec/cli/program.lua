@@ -52,7 +52,8 @@ function program.file(text, ending)
 end
 
 --- Starts the program with arguments (a list) and, over this environment, `environment` (a table; false unsets).
-function program.start(arguments, environment)
+-- @param[opt] standard_error the descriptor of its standard error; else a file, which `finish` reads
+function program.start(arguments, environment, standard_error)
    local self = setmetatable({ out = os.tmpname(), err = os.tmpname() }, process)
    local pid = assert(unistd.fork())
    if pid == 0 then
@@ -62,6 +63,9 @@ function program.start(arguments, environment)
       end
       for number, path in pairs({ [1] = self.out, [2] = self.err }) do
          unistd.dup2(fcntl.open(path, fcntl.O_WRONLY + fcntl.O_TRUNC), number)
+      end
+      if standard_error then
+         unistd.dup2(standard_error, unistd.STDERR_FILENO)
       end
       unistd.exec(program.path, arguments)
       unistd._exit(126)

@@ -5,6 +5,8 @@ local unistd = require "posix.unistd"
 local socket = require "posix.sys.socket"
 local stat = require "posix.sys.stat"
 
+local SOCK_SEQPACKET = 5
+
 -- No launcher of the machine that runs the specs has a say.
 local function environment(more)
    local clean = { RANK = false, WORLD_SIZE = false, MASTER_ADDR = false, MASTER_PORT = false, OMPI_COMM_WORLD_RANK = false,
@@ -50,6 +52,31 @@ describe("ranks that a launcher starts", function()
 
    it("find each other by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", function()
       check_all(run_all({ "RANK", "WORLD_SIZE" }))
+   end)
+
+   it("write each line in one piece, so that those of several do not mix", function()
+      -- A socket that keeps apart what is written at once.
+      local reader, writer = socket.socketpair(socket.AF_UNIX, SOCK_SEQPACKET, 0)
+      local path, port, processes = program.deployment({ updates = 1 }), program.free_port(), {}
+      for rank = 0, 6 do
+         processes[rank] = program.start({ "rank", path }, environment({ MASTER_ADDR = "127.0.0.1", MASTER_PORT = port, RANK = rank,
+            WORLD_SIZE = 7 }), writer)
+      end
+      processes[7] = program.start({ "rank", path }, environment({ RANK = 0 }), writer)
+      unistd.close(writer)
+      local counts = {}
+      for piece in function() return socket.recv(reader, 8192) end do
+         if piece == "" then
+            break
+         end
+         local kind = piece:match("^%a+ %d+ %(rank %d+%): (%a+)[^\n]*\n$") or piece:match("^(sluice: environment): [^\n]*\n$") or piece
+         counts[kind] = (counts[kind] or 0) + 1
+      end
+      unistd.close(reader)
+      for number = 0, 7 do
+         assert.equal(number == 7 and 2 or 0, processes[number]:finish(60).code)
+      end
+      assert.same({ ready = 7, update = 7 + 4, ["sluice: environment"] = 1 }, counts)
    end)
 
    it("take Open MPI's variables", function()

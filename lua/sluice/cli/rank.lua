@@ -52,7 +52,8 @@ end
 local function listener(here, stand)
    local sums = { verified = 0, updates = 0, bytes = 0, checked = 0, seconds = 0 }
    local function say(text, ...)
-      io.stderr:write(("%s (rank %d): "):format(here:role(stand.rank), stand.rank), text:format(...), "\n")
+      -- One piece, since ranks that a launcher starts share its standard error.
+      io.stderr:write(("%s (rank %d): %s\n"):format(here:role(stand.rank), stand.rank, text:format(...)))
    end
    return sums, function(line)
       local event = cjson.decode(line)

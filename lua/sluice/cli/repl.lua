@@ -103,7 +103,7 @@ end
 
 local function complain(problem)
    io.stdout:flush()
-   io.stderr:write(units.plain(problem), "\n")
+   io.stderr:write(units.plain(problem) .. "\n")
 end
 
 local function run_plainly(evaluator, next_statement)
