@@ -72,7 +72,10 @@ describe("sluice diff", function()
    it("refuses what is none of these", function()
       local result = run("diff", "a.lua", "b.lua")
       assert.equal(2, result.code)
-      assert.equal("sluice: diff: a.lua: No such file or directory\n", result.err)
+      local wants = " (without --deployment or --attach, it must be a deployment or a saved plan)\n"
+      assert.equal("sluice: diff: a.lua: No such file or directory" .. wants, result.err)
+      local mine = rules('rule "model.norm.weight" { layout = replicate },')
+      assert.equal("sluice: deployment: " .. mine .. ":2: unknown name 'rule'" .. wants, run("diff", mine, "llama").err)
       result = run("diff", "llama", "llama", "--deployment", program.deployment(), "--rank", "1")
       assert.equal("sluice: diff: --rank 1 must be a worker's: 3 to 6\n", result.err)
       local good = '"name": "a", "bytes": 1, "mode": "skip", "destination": "skip"'
@@ -86,7 +89,7 @@ describe("sluice diff", function()
          assert.equal(2, result.code, item)
       end
       assert.equal("sluice: " .. text .. ": plan[0] must have a name, bytes, a mode and a destination, as sluice plan --json --full writes "
-         .. "them\n", result.err)
+         .. "them" .. wants, result.err)
    end)
 end)
 

@@ -41,7 +41,13 @@ local function side(args, what)
    if args.deployment or args.attach then
       return open(args, args.deployment, what):side(what)
    end
-   return planned.saved(fault.read_file("diff", what, LONGEST), what) or open(args, what):side(what)
+   local result, problem = fault.catch(function()
+      return planned.saved(fault.read_file("diff", what, LONGEST), what) or open(args, what):side(what)
+   end)
+   if not result then
+      fault.raise(problem.exit, "%s (without --deployment or --attach, it must be a deployment or a saved plan)", problem.text)
+   end
+   return result
 end
 
 function command.run(args)
