@@ -249,8 +249,8 @@ def fields_of(name: str, body: bytes) -> dict[str, Any]:
         raise ValueError(f"{name}: the body is no JSON: {error}") from None
     wanted = OPERATIONS[name].fields
     if not isinstance(given, dict) or given.keys() != wanted.keys():
-        keys = ", ".join(wanted) if wanted else "nothing"
-        raise ValueError(f"{name}: the body must be a JSON object of {keys}")
+        keys = f"with the key {', '.join(wanted)} alone" if wanted else "without keys"
+        raise ValueError(f"{name}: the body must be a JSON object {keys}")
     for key, kind in wanted.items():
         if type(given[key]) is not kind or kind is list and any(type(one) is not str for one in given[key]):
             raise ValueError(f"{name}: {key} must be {KINDS[kind]}")
