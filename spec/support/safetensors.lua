@@ -79,11 +79,9 @@ function safetensors.write_checkpoint(folder, list, count)
       map[entry.name] = ("model-%05d-of-%05d.safetensors"):format(part, count)
    end
    for part, entries in pairs(parts) do
-      safetensors.write(("%s/model-%05d-of-%05d.safetensors"):format(folder, part, files), entries)
+      safetensors.write(("%s/model-%05d-of-%05d.safetensors"):format(folder, part, count), entries)
    end
-   local file = assert(io.open(folder .. "/model.safetensors.index.json", "w"))
-   file:write(cjson.encode({ metadata = { total_size = 0 }, weight_map = map }))
-   assert(file:close())
+   files.write(folder .. "/model.safetensors.index.json", cjson.encode({ metadata = { total_size = 0 }, weight_map = map }))
 end
 
 return safetensors
