@@ -5,6 +5,7 @@ local json = require "sluice.cli.json"
 local planned = require "sluice.cli.planned"
 local source = require "sluice.cli.source"
 local units = require "sluice.cli.units"
+local world = require "sluice.cli.world"
 
 local command = {
    name = "check", summary = "Checks a rule file against a deployment, or against lists of tensors: a gate for CI.",
@@ -26,6 +27,8 @@ function command.configure(parser)
       .. "not given."):argname("<axis=size,...>")
    parser:option("--expert-mesh", "A second view of the same workers, for experts."):argname("<axis=size,...>")
    parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
+   world.rank_option(parser, "World rank of the only worker to check: the one that --live lists, say. One of every kind when not given, or "
+      .. "the first where no deployment says what the others hold.")
    parser:flag("--idle", "Rules of the file that decide nothing are no fault.")
    parser:flag("--json", "Print one JSON object on standard output.")
 end
@@ -44,9 +47,9 @@ local function load(args)
 end
 
 -- A fault that several workers have is told once, with the first of them.
-local function problems_of(from)
+local function problems_of(from, ranks)
    local list, seen, first = json.list(), {}, nil
-   for _, rank in ipairs(from:kinds_of_workers()) do
+   for _, rank in ipairs(ranks) do
       local plan = planned.open(from, rank)
       local texts = {}
       for i, item in ipairs(plan.problems) do
@@ -86,7 +89,7 @@ local function idle_text(item)
       or "matches nothing")
 end
 
-local function write(result)
+local function write(result, alone)
    local lines = {}
    for _, problem in ipairs(result.problems) do
       lines[#lines + 1] = ("refused  %s (worker rank %d)"):format(problem.text, problem.rank)
@@ -97,6 +100,9 @@ local function write(result)
    if result.idle_extended > 0 then
       lines[#lines + 1] = ("note     not needed here: %s of the files that it extends"):format(units.count(result.idle_extended, "rule"))
    end
+   if alone and result.workers > 1 then
+      lines[#lines + 1] = ("note     worker rank %d alone was checked, of %d workers"):format(result.checked[1], result.workers)
+   end
    local totals = result.totals
    lines[#lines + 1] = ("%s: %s of %s: %d direct (%s), %d full (%s), %d alias, %d skip"):format(result.good and "good" or "not good",
       result.file, result.title, totals.direct.parameters, units.bytes(totals.direct.bytes), totals.full.parameters,
@@ -106,14 +112,17 @@ end
 
 function command.run(args)
    local from = load(args)
-   local problems, plan = problems_of(from)
+   local ranks = args.rank and { from:worker("check", args.rank) } or from:kinds_of_workers()
+   local problems, plan = problems_of(from, ranks)
    local audit = plan:rules()
    local idle, extended = idle_of(audit)
    local result = {
       good = not problems[1] and (args.idle or not idle[1]) or false, file = audit.file or args.rules, title = from.title,
-      trainers = from.trainers, workers = from.workers, problems = problems, idle = idle, idle_extended = extended, totals = plan:totals(),
+      trainers = from.trainers, workers = from.workers, checked = ranks, problems = problems, idle = idle, idle_extended = extended, totals = plan:totals(),
    }
-   json.answer(args, result, write)
+   json.answer(args, result, function()
+      write(result, args.rank or from.kind ~= "deployment")
+   end)
    return result.good and 0 or 1
 end
 
