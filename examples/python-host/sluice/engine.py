@@ -272,7 +272,10 @@ class Engine(Generic[T]):
 
     @staticmethod
     def _memory(tensor: Any) -> Memory:
-        return tensor  # type: ignore[no-any-return]
+        if not isinstance(tensor, Memory):
+            kind = type(tensor).__name__
+            raise TypeError(f"a tensor is sluice.Memory.of(buffer, dtype, shape) here, not {kind}; sluice.torch.Engine takes PyTorch's")
+        return tensor
 
     @staticmethod
     def _lend(memory: Memory) -> Any:

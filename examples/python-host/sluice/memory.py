@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
+
+
+def item_size(dtype: str) -> int:
+    """The bytes of one element; a dtype says its bits in its name, those of less than a byte stand for one ("bool")."""
+    bits = re.match(r"[a-z]+(\d+)", dtype)
+    return max(1, int(bits[1]) // 8) if bits else 1
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,9 @@ class Memory:
     def of(cls, buffer: Any, dtype: str, shape: tuple[int, ...]) -> Memory:
         """The memory of a writable buffer: a bytearray, an array of array, ctypes or NumPy. It is not copied."""
         view = memoryview(buffer).cast("B")
+        wanted = math.prod(shape) * item_size(dtype)
+        if view.nbytes != wanted:
+            raise ValueError(f"a {dtype} tensor of shape {shape} has {wanted} bytes; the buffer has {view.nbytes}")
         owner = (ctypes.c_char * view.nbytes).from_buffer(buffer)
         return cls(ctypes.addressof(owner), dtype, shape, view.nbytes, owner=owner)
 

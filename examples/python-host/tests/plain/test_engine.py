@@ -57,6 +57,19 @@ def test_writes_into_strides(tmp_path: Path) -> None:
     assert held.tolist() == [0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0]
 
 
+def test_a_buffer_of_another_size_is_refused_and_what_is_no_memory() -> None:
+    for dtype, size in (("float32", 4), ("bfloat16", 2), ("float8_e4m3fn", 1), ("float4_e2m1fn_x2", 1), ("bool", 1), ("int64", 8)):
+        assert Memory.of(bytearray(6 * size), dtype, (3, 2)).nbytes == 6 * size
+        with pytest.raises(ValueError) as refused:
+            Memory.of(bytearray(6 * size - 1), dtype, (3, 2))
+        assert str(refused.value) == f"a {dtype} tensor of shape (3, 2) has {6 * size} bytes; the buffer has {6 * size - 1}"
+    with Engine[Any](0) as engine, pytest.raises(TypeError) as wrong:
+        engine.register_live("w", bytearray(4))
+    assert str(wrong.value) == (
+        "a tensor is sluice.Memory.of(buffer, dtype, shape) here, not bytearray; sluice.torch.Engine takes PyTorch's"
+    )
+
+
 def test_a_source_that_is_not_contiguous_is_refused() -> None:
     with Engine[Memory](0) as engine:
         memory = floats(1, 2, 3, 4)
