@@ -6,6 +6,7 @@ The engine's base class, the factories and WeightTransferConfig are vLLM's own. 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -116,3 +117,30 @@ class WorkerTarget:
     def version(self) -> str:
         engine = self.worker.transfer.engine
         return engine.version if engine is not None else ""
+
+
+class Direct:
+    """vLLM's client, which calls a worker of this process, and notes what it was told."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.told: list[Any] = []
+        self.breaks = ""
+
+    def _tell(self, name: str, *given: Any) -> None:
+        self.told.append((name, *given))
+        if self.breaks == name:
+            raise ConnectionError(f"{name} was lost")
+        getattr(self.worker, name)(*given)
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._tell("init_weight_transfer_engine", json.loads(json.dumps(init_info)))
+
+    def start_weight_update(self) -> None:
+        self._tell("start_weight_update")
+
+    def update_weights(self, update_info: Any) -> None:
+        self._tell("update_weights", json.loads(json.dumps(update_info)))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._tell("finish_weight_update", weight_version)

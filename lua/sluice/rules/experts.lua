@@ -2,7 +2,8 @@
 -- axis whole experts are spread, otherwise each expert is cut over tp; a host that does both says how many ranks share one, as
 -- moe_tensor_parallel_size. No family by itself: families extend it.
 
-local experts = required "num_experts"
+-- Their number has another name in Mixtral's config.json, and another one in DeepSeek's.
+local experts = host.num_experts or host.num_local_experts or host.n_routed_experts or required "num_experts"
 local ep = axes.ep
 local where_is = spread(host.expert_map or experts, ep)
 local owner = pin("ep", pick("e", where_is.owner))

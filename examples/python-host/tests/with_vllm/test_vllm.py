@@ -31,7 +31,7 @@ from sluice.vllm import register
 from sluice.vllm.routes import Endpoints
 from sluice.vllm.trainer import SluiceTrainerInitInfo, SluiceTrainerWeightTransferEngine
 from sluice.vllm.worker import OURS, SluiceInitInfo, SluiceWeightTransferEngine
-from standin import Worker, WorkerTarget, vllm_config
+from standin import Direct, Worker, WorkerTarget, vllm_config
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer import (
     ModuleSource, TrainerWeightTransferEngine, VLLMWeightSyncClient, WeightTransferEngine, WeightTransferEngineFactory,
@@ -147,33 +147,6 @@ def test_what_the_documents_configure_and_define_is_taken(document: str) -> None
 
 
 # ---- a trainer and a worker ----
-
-
-class Direct:
-    """vLLM's client, which calls a worker of this process, and notes what it was told."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.told: list[Any] = []
-        self.breaks = ""
-
-    def _tell(self, name: str, *given: Any) -> None:
-        self.told.append((name, *given))
-        if self.breaks == name:
-            raise ConnectionError(f"{name} was lost")
-        getattr(self.worker, name)(*given)
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._tell("init_weight_transfer_engine", json.loads(json.dumps(init_info)))
-
-    def start_weight_update(self) -> None:
-        self._tell("start_weight_update")
-
-    def update_weights(self, update_info: Any) -> None:
-        self._tell("update_weights", json.loads(json.dumps(update_info)))
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._tell("finish_weight_update", weight_version)
 
 
 @pytest.fixture
