@@ -111,6 +111,17 @@ describe("sluice repl, without a terminal", function()
          .. 'llama ships with Sluice; save "mine.lua" writes a file that extends it\n', result.err)
    end)
 
+   it("says where quotes are missing", function()
+      local result = ask({ "explain model.norm.weight", "find *.norm.*", 'rule model.norm.weight { full = "x" }', "math 3", "help explain", "#params" })
+      assert.equal("21\n", result.out)
+      local hint = "; what a word is given stands in quotes: "
+      assert.equal("prompt:1: '=' expected near 'model'" .. hint .. 'explain "model.norm.weight"\n'
+         .. "prompt:1: '=' expected near '*'" .. hint .. 'find "*.norm.*"\n'
+         .. "prompt:1: '=' expected near 'model'" .. hint .. 'rule "model.norm.weight"\n'
+         .. "prompt:1: '=' expected near '3'\n"
+         .. "prompt:1: '=' expected near 'explain'" .. hint .. 'help "explain"\n', result.err)
+   end)
+
    it("ends what runs or grows without end", function()
       local result = ask({ "while true do end", "local s = {} while true do s[#s + 1] = {} end",
          "pcall(function() while true do end end) while true do end", "#params" })

@@ -91,6 +91,12 @@ local function load_text(text, env)
    return load(text, CHUNK, "t", env)
 end
 
+-- A shell's habit: `explain model.norm.weight`.
+local function quotes_of(text)
+   local word, name = text:match("^%s*(%a[%w_]*)%s+([^%s\"'%[%](){}=,;][^%s\"'%[%]()=,;]*)")
+   return (word == "rule" or word and words.functions[word]) and ('; what a word is given stands in quotes: %s "%s"'):format(word, name) or ""
+end
+
 --- Compiles a text: an expression if it is one, else statements.
 -- @return a function; or nil, the problem, and whether more lines may mend it
 function evaluate:compile(text)
@@ -107,7 +113,8 @@ function evaluate:compile(text)
       return chunk
    end
    -- A text in quotes ends on its line, so that no further line mends it.
-   return nil, problem, problem:find("near '<eof>'", 1, true) ~= nil and not problem:find("unfinished string", 1, true)
+   local unfinished = problem:find("near '<eof>'", 1, true) ~= nil and not problem:find("unfinished string", 1, true)
+   return nil, unfinished and problem or problem .. quotes_of(text), unfinished
 end
 
 -- ---- running ----
