@@ -21,7 +21,8 @@
  * sluice_cancel may be called from any thread at any moment until destroy: it is the way to end a call from outside.
  * Callbacks run on the thread that made the call, save `progress` and `log`, which may also run on the thread that moves
  * bytes. A call from a callback, from a second thread while another call is under way, or in a forked child is STATE and
- * changes nothing; sluice_engine_destroy is then only logged. sluice_engine_state, sluice_version and sluice_cancel are exempt.
+ * changes nothing; sluice_engine_destroy and sluice_memory_free are then only logged. sluice_engine_state, sluice_version and
+ * sluice_cancel are exempt.
  *
  * Ordering. create, then registrations in any order, then init; updates one after the other; shutdown, and init again or
  * destroy. init, reload_rules, start_update, update, finish_update and abort_update are made by every rank, in the same order: a

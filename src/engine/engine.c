@@ -187,17 +187,32 @@ sluice_status sluice_engine_create(const sluice_options *given, sluice_engine **
     return status;
 }
 
+static void forget(sluice_engine *engine)
+{
+    if (engine->live.count > 0)
+        engine->version[0] = '\0'; /* of tensors that are known no more */
+    slc_live_set_clear(&engine->live);
+    slc_checker_clear(&engine->checker);
+    engine->refused.status = SLUICE_OK;
+    slc_release(engine->host);
+    engine->host = NULL;
+    slc_names_clear(&engine->source_names);
+    slc_release(engine->source);
+    engine->source = NULL;
+    engine->source_capacity = 0;
+}
+
 void sluice_engine_destroy(sluice_engine *engine)
 {
     if (engine == NULL)
         return;
     sluice_error error = SLUICE_ERROR_INIT;
-    if (slc_engine_idle(engine, "destroy", "engine_destroy", &error) != SLUICE_OK) {
+    if (slc_engine_claim(engine, "destroy", "engine_destroy", &error) != SLUICE_OK) {
         slc_say(&engine->log, SLUICE_LOG_WARN, "%s; nothing is freed", error.text);
         return;
     }
-    (void)sluice_shutdown(engine, NULL);
-    (void)sluice_forget(engine, NULL);
+    slc_engine_end(engine);
+    forget(engine);
     if (engine->keep.what != NULL)
         engine->keep.release(engine->keep.what);
     for (size_t i = 0; i < engine->nregions; i++)
@@ -214,11 +229,13 @@ void sluice_engine_destroy(sluice_engine *engine)
 
 /* ---- what the host registers ---- */
 
-static sluice_status must_be_new(const sluice_engine *engine, const char *what, sluice_error *error)
+/* A claim that is also STATE unless NEW. */
+static sluice_status enter_new(sluice_engine *engine, const char *what, sluice_error *error)
 {
-    sluice_status status = slc_engine_idle(engine, STAGE, what, error);
+    sluice_status status = slc_engine_claim(engine, STAGE, what, error);
     if (status != SLUICE_OK || engine->state == SLUICE_STATE_NEW)
         return status;
+    slc_engine_leave(engine);
     return slc_fail(error, SLUICE_STATE, STAGE, "%s is allowed before init and after shutdown; the engine is %s", what,
                     sluice_state_text(engine->state));
 }
@@ -307,25 +324,22 @@ static void remember_refusal(sluice_engine *engine, const sluice_live *live, con
 sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error)
 {
     sluice_error found = SLUICE_ERROR_INIT;
-    sluice_status status = must_be_new(engine, "register_live", error);
+    sluice_status status = enter_new(engine, "register_live", error);
     if (status != SLUICE_OK)
         return status;
     status = add_live(engine, live, &found);
-    if (status == SLUICE_OK)
-        return SLUICE_OK;
-    remember_refusal(engine, live, &found);
-    return slc_error_copy(error, &found);
+    if (status != SLUICE_OK)
+        remember_refusal(engine, live, &found);
+    slc_engine_leave(engine);
+    return status == SLUICE_OK ? SLUICE_OK : slc_error_copy(error, &found);
 }
 
-sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size_t length, sluice_error *error)
+static sluice_status describe(sluice_engine *engine, const char *json, size_t length, sluice_error *error)
 {
-    sluice_status status = must_be_new(engine, "describe_host", error);
-    if (status != SLUICE_OK)
-        return status;
     if (json == NULL || memchr(json, 0, length) != NULL)
         return slc_fail(error, SLUICE_INVALID, STAGE, "the host description must be a JSON object without zero bytes");
     slc_script *script;
-    status = slc_script_create(&engine->log, &script, error);
+    sluice_status status = slc_script_create(&engine->log, &script, error);
     if (status != SLUICE_OK)
         return status;
     sluice_error found = SLUICE_ERROR_INIT; /* said under the stage where rules read it; here it is the host that calls */
@@ -341,6 +355,16 @@ sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size
     slc_release(engine->host);
     engine->host = copy;
     return SLUICE_OK;
+}
+
+sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size_t length, sluice_error *error)
+{
+    sluice_status status = enter_new(engine, "describe_host", error);
+    if (status != SLUICE_OK)
+        return status;
+    status = describe(engine, json, length, error);
+    slc_engine_leave(engine);
+    return status;
 }
 
 /* Between updates a new address must fit what was announced; the transport's table changes with it. */
@@ -382,12 +406,9 @@ static sluice_status keep_source(sluice_engine *engine, const char *name, slc_so
     return status;
 }
 
-sluice_status sluice_register_source(sluice_engine *engine, const char *name, const char *dtype, const void *data, size_t bytes,
-                                     sluice_error *error)
+static sluice_status add_source(sluice_engine *engine, const char *name, const char *dtype, const void *data, size_t bytes,
+                                sluice_error *error)
 {
-    sluice_status status = slc_engine_idle(engine, STAGE, "register_source", error);
-    if (status != SLUICE_OK)
-        return status;
     if (engine->state == SLUICE_STATE_FAILED)
         return slc_fail(error, SLUICE_STATE, STAGE, "register_source is not allowed while the engine is %s",
                         sluice_state_text(engine->state));
@@ -404,6 +425,17 @@ sluice_status sluice_register_source(sluice_engine *engine, const char *name, co
         return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s': data %s with bytes (%zu); both or neither", name,
                         data == NULL ? "NULL" : "given", bytes);
     return keep_source(engine, name, source, error);
+}
+
+sluice_status sluice_register_source(sluice_engine *engine, const char *name, const char *dtype, const void *data, size_t bytes,
+                                     sluice_error *error)
+{
+    sluice_status status = slc_engine_claim(engine, STAGE, "register_source", error);
+    if (status != SLUICE_OK)
+        return status;
+    status = add_source(engine, name, dtype, data, bytes, error);
+    slc_engine_leave(engine);
+    return status;
 }
 
 sluice_status slc_source_check(const sluice_engine *engine, const slc_param *param, const void **data, const char *stage,
@@ -429,19 +461,10 @@ sluice_status slc_source_check(const sluice_engine *engine, const slc_param *par
 
 sluice_status sluice_forget(sluice_engine *engine, sluice_error *error)
 {
-    sluice_status status = must_be_new(engine, "forget", error);
+    sluice_status status = enter_new(engine, "forget", error);
     if (status != SLUICE_OK)
         return status;
-    if (engine->live.count > 0)
-        engine->version[0] = '\0'; /* of tensors that are known no more */
-    slc_live_set_clear(&engine->live);
-    slc_checker_clear(&engine->checker);
-    engine->refused.status = SLUICE_OK;
-    slc_release(engine->host);
-    engine->host = NULL;
-    slc_names_clear(&engine->source_names);
-    slc_release(engine->source);
-    engine->source = NULL;
-    engine->source_capacity = 0;
+    forget(engine);
+    slc_engine_leave(engine);
     return SLUICE_OK;
 }

@@ -273,11 +273,9 @@ slc_watch slc_engine_watch(sluice_engine *engine);
 void slc_progress_say(sluice_engine *engine, bool last);
 
 /*
- * lifecycle.c. Calls that wait, move or call the host back claim the engine and leave it at their end; the others only ask
- * whether it is idle. STATE from a callback, from another thread meanwhile, and in a forked child, which has no beats;
- * INVALID where the host's error is not one that can be written.
+ * lifecycle.c. A call claims the engine and leaves it at its end. STATE from a callback, from another thread meanwhile, and in a
+ * forked child, which has no beats; INVALID where the host's error is not one that can be written.
  */
-sluice_status slc_engine_idle(const sluice_engine *engine, const char *stage, const char *call, sluice_error *error);
 sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const char *call, sluice_error *error);
 void slc_engine_leave(sluice_engine *engine);
 /*
@@ -290,6 +288,8 @@ sluice_status slc_callback_failed(const char *stage, const char *call, sluice_er
 
 /* lifecycle.c: the engine becomes FAILED, the transport and the group are aborted. Returns cause->status. */
 sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause);
+/* Leaves the group and releases what init made. Nothing of that can fail; what cannot be said to a peer any more is logged. */
+void slc_engine_end(sluice_engine *engine);
 slc_deadline slc_engine_deadline(const sluice_engine *engine, double phase_s); /* of options.timeouts; 0: options.timeout_s */
 void slc_close_listener(sluice_engine *engine); /* the listening socket that create was given, if no init took it */
 

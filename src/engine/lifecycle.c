@@ -13,13 +13,7 @@ slc_deadline slc_engine_deadline(const sluice_engine *engine, double phase_s)
 
 /* ---- who may call ---- */
 
-static sluice_status refuse_within(const char *stage, const char *call, sluice_error *error)
-{
-    return slc_fail(error, SLUICE_STATE, stage, "%s within another call of the same engine: a callback must not make it, nor a second thread",
-                    call);
-}
-
-sluice_status slc_engine_idle(const sluice_engine *engine, const char *stage, const char *call, sluice_error *error)
+sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const char *call, sluice_error *error)
 {
     if (!slc_given_error(error)) {
         slc_say(&engine->log, SLUICE_LOG_ERROR, "%s: error.size (%u) must be at least %zu; start from SLUICE_ERROR_INIT", call, error->size,
@@ -28,15 +22,10 @@ sluice_status slc_engine_idle(const sluice_engine *engine, const char *stage, co
     }
     if (engine->process != getpid())
         return slc_fail(error, SLUICE_STATE, stage, "%s in a forked child: the engine is that of process %d", call, (int)engine->process);
-    return slc_flag_raised(&engine->busy) ? refuse_within(stage, call, error) : SLUICE_OK;
-}
-
-sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const char *call, sluice_error *error)
-{
-    sluice_status status = slc_engine_idle(engine, stage, call, error);
-    if (status == SLUICE_OK && __atomic_exchange_n(&engine->busy, true, __ATOMIC_ACQUIRE))
-        return refuse_within(stage, call, error);
-    return status;
+    if (__atomic_exchange_n(&engine->busy, true, __ATOMIC_ACQUIRE))
+        return slc_fail(error, SLUICE_STATE, stage, "%s within another call of the same engine: a callback must not make it, nor a second thread",
+                        call);
+    return SLUICE_OK;
 }
 
 void slc_engine_leave(sluice_engine *engine)
@@ -121,18 +110,22 @@ void sluice_cancel(sluice_engine *engine)
     slc_flag_set(&engine->cancelled, true);
 }
 
-sluice_status sluice_shutdown(sluice_engine *engine, sluice_error *error)
+void slc_engine_end(sluice_engine *engine)
 {
-    /* Nothing that is released here can fail; what cannot be said to a peer any more is logged. */
-    sluice_status status = slc_engine_claim(engine, "shutdown", "shutdown", error);
-    if (status != SLUICE_OK)
-        return status;
     slc_attach_end(engine);
     if (engine->session != NULL)
         slc_session_destroy(engine->session);
     engine->session = NULL;
     slc_flag_set(&engine->cancelled, false);
     engine->state = SLUICE_STATE_NEW;
+}
+
+sluice_status sluice_shutdown(sluice_engine *engine, sluice_error *error)
+{
+    sluice_status status = slc_engine_claim(engine, "shutdown", "shutdown", error);
+    if (status != SLUICE_OK)
+        return status;
+    slc_engine_end(engine);
     slc_engine_leave(engine);
     return SLUICE_OK;
 }

@@ -55,19 +55,15 @@ static sluice_status find_slab(sluice_engine *engine, size_t bytes, size_t *foun
     return SLUICE_OK;
 }
 
-sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **data, sluice_error *error)
+static sluice_status take(sluice_engine *engine, size_t bytes, void **data, sluice_error *error)
 {
-    *data = NULL;
-    sluice_status status = slc_engine_idle(engine, STAGE, "memory_alloc", error);
-    if (status != SLUICE_OK)
-        return status;
     if (engine->state != SLUICE_STATE_NEW)
         return slc_fail(error, SLUICE_STATE, STAGE, "memory_alloc is allowed before init and after shutdown; the engine is %s",
                         sluice_state_text(engine->state));
     size_t rounded, slab;
     if (bytes == 0 || !round_to_pages(bytes, &rounded))
         return slc_fail(error, SLUICE_INVALID, STAGE, "bytes (%zu) must be at least 1 and fit memory", bytes);
-    status = find_slab(engine, rounded, &slab, error);
+    sluice_status status = find_slab(engine, rounded, &slab, error);
     if (status != SLUICE_OK)
         return status;
     *data = (unsigned char *)engine->region[slab].data + engine->slab[slab].used;
@@ -76,13 +72,24 @@ sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **da
     return SLUICE_OK;
 }
 
-void sluice_memory_free(sluice_engine *engine, void *data)
+sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **data, sluice_error *error)
 {
-    if (data != NULL && engine->session != NULL) {
+    *data = NULL;
+    sluice_status status = slc_engine_claim(engine, STAGE, "memory_alloc", error);
+    if (status != SLUICE_OK)
+        return status;
+    status = take(engine, bytes, data, error);
+    slc_engine_leave(engine);
+    return status;
+}
+
+static void give_back(sluice_engine *engine, const void *data)
+{
+    if (engine->session != NULL) {
         slc_say(&engine->log, SLUICE_LOG_WARN, "memory: memory_free before shutdown is ignored; peers may still read the block");
         return;
     }
-    for (size_t i = 0; data != NULL && i < engine->nregions; i++) {
+    for (size_t i = 0; i < engine->nregions; i++) {
         uintptr_t start = (uintptr_t)engine->region[i].data, at = (uintptr_t)data;
         if (at < start || at >= start + engine->region[i].bytes)
             continue;
@@ -94,4 +101,17 @@ void sluice_memory_free(sluice_engine *engine, void *data)
         engine->slab[i] = engine->slab[engine->nregions];
         return;
     }
+}
+
+void sluice_memory_free(sluice_engine *engine, void *data)
+{
+    sluice_error error = SLUICE_ERROR_INIT;
+    if (data == NULL)
+        return;
+    if (slc_engine_claim(engine, STAGE, "memory_free", &error) != SLUICE_OK) {
+        slc_say(&engine->log, SLUICE_LOG_WARN, "%s; nothing is freed", error.text);
+        return;
+    }
+    give_back(engine, data);
+    slc_engine_leave(engine);
 }

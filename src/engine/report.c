@@ -88,13 +88,9 @@ static json_t *parameters_report(const slc_plan *plan)
     return list;
 }
 
-sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error)
+static sluice_status write_plan(const sluice_engine *engine, bool full, char **json, sluice_error *error)
 {
-    *json = NULL;
     const slc_session *session = engine->session;
-    sluice_status status = slc_engine_idle(engine, "report", "plan_json", error);
-    if (status != SLUICE_OK)
-        return status;
     if (session == NULL)
         return slc_fail(error, SLUICE_STATE, "report", "there is a plan only between init and shutdown; the engine is %s",
                         sluice_state_text(engine->state));
@@ -132,13 +128,9 @@ sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **js
     return give(report, json, error);
 }
 
-sluice_status sluice_explain_json(sluice_engine *engine, const char *name, char **json, sluice_error *error)
+static sluice_status explain(sluice_engine *engine, const char *name, char **json, sluice_error *error)
 {
-    *json = NULL;
     slc_session *session = engine->session;
-    sluice_status status = slc_engine_idle(engine, "explain", "explain_json", error);
-    if (status != SLUICE_OK)
-        return status;
     if (session == NULL)
         return slc_fail(error, SLUICE_STATE, "explain", "there is a plan only between init and shutdown; the engine is %s",
                         sluice_state_text(engine->state));
@@ -151,7 +143,7 @@ sluice_status sluice_explain_json(sluice_engine *engine, const char *name, char 
                               .rank = session->is_worker ? engine->options.rank : -1 };
     slc_build *build = session->build;
     slc_script *script = build->script;
-    status = script == NULL ? slc_script_create(&engine->log, &script, error) : SLUICE_OK;
+    sluice_status status = script == NULL ? slc_script_create(&engine->log, &script, error) : SLUICE_OK;
     if (status != SLUICE_OK)
         return status;
     status = slc_explain(script, build->plan, &build->resolution, &question, json, error);
@@ -162,13 +154,9 @@ sluice_status sluice_explain_json(sluice_engine *engine, const char *name, char 
     return status;
 }
 
-sluice_status sluice_failure_json(const sluice_engine *engine, char **json, sluice_error *error)
+static sluice_status write_failure(const sluice_engine *engine, char **json, sluice_error *error)
 {
-    *json = NULL;
     const slc_session *session = engine->session;
-    sluice_status status = slc_engine_idle(engine, "report", "failure_json", error);
-    if (status != SLUICE_OK)
-        return status;
     if (engine->state != SLUICE_STATE_FAILED)
         return slc_fail(error, SLUICE_STATE, "report", "there is a failure to report only while the engine is failed; it is %s",
                         sluice_state_text(engine->state));
@@ -179,4 +167,45 @@ sluice_status sluice_failure_json(const sluice_engine *engine, char **json, slui
                               json_string(slc_plan_at(session->build->plan, i)->name));
     }
     return give(json_pack("{s:o, s:o, s:o}", "complete", complete, "torn", torn, "untouched", untouched), json, error);
+}
+
+/* ---- the calls ---- */
+
+/* To ask changes nothing that the host sees; that it is busy with the question an engine notes all the same. */
+static sluice_engine *asked(const sluice_engine *engine)
+{
+    return (sluice_engine *)(uintptr_t)engine;
+}
+
+sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error)
+{
+    *json = NULL;
+    sluice_status status = slc_engine_claim(asked(engine), "report", "plan_json", error);
+    if (status != SLUICE_OK)
+        return status;
+    status = write_plan(engine, full, json, error);
+    slc_engine_leave(asked(engine));
+    return status;
+}
+
+sluice_status sluice_explain_json(sluice_engine *engine, const char *name, char **json, sluice_error *error)
+{
+    *json = NULL;
+    sluice_status status = slc_engine_claim(engine, "explain", "explain_json", error);
+    if (status != SLUICE_OK)
+        return status;
+    status = explain(engine, name, json, error);
+    slc_engine_leave(engine);
+    return status;
+}
+
+sluice_status sluice_failure_json(const sluice_engine *engine, char **json, sluice_error *error)
+{
+    *json = NULL;
+    sluice_status status = slc_engine_claim(asked(engine), "report", "failure_json", error);
+    if (status != SLUICE_OK)
+        return status;
+    status = write_failure(engine, json, error);
+    slc_engine_leave(asked(engine));
+    return status;
 }

@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,32 @@ def test_cancel_from_another_thread_ends_a_call() -> None:
         with pytest.raises(SluiceError) as ended:
             world.worker.init(world.info)
         assert ended.value.status is Status.CANCELLED
+
+
+def test_calls_of_two_threads_at_once_are_refused_and_change_nothing() -> None:
+    engine: Plain = Engine(0)
+    within = "within another call of the same engine: a callback must not make it, nor a second thread"
+
+    def use(number: int) -> tuple[int, list[str]]:
+        good, told = 0, []
+        for index in range(400):
+            try:
+                engine.register_live(f"{number}.{index}", floats(1), REPLICATED)
+                good += 1
+                engine.describe_host({"hidden": index})
+                engine.allocate(64)
+                engine.explain("*")
+            except SluiceError as error:
+                told.append(str(error))
+        return good, told
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(use, range(4)))
+    assert sum(good for good, _ in found) > 0
+    assert {text for _, told in found for text in told if within not in text} <= {
+        "explain: there is a plan only between init and shutdown; the engine is new"
+    }
+    engine.close()
 
 
 def test_a_block_that_fails_gives_the_update_up_on_every_rank() -> None:
