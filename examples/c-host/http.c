@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <jansson.h>
+#include <math.h>
 #include <microhttpd.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -139,6 +140,15 @@ static char *write_answer(const server *s, const job *j)
     return text;
 }
 
+/* JSON has no word for what is none. */
+static bool all_numbers(const server *s, const job *j)
+{
+    int i = 0;
+    while (i < s->model->config.hidden && isfinite(j->embedding[i]))
+        i++;
+    return i == s->model->config.hidden;
+}
+
 static enum MHD_Result embed(server *s, struct MHD_Connection *connection, const body *given)
 {
     char problem[512] = "";
@@ -152,6 +162,8 @@ static enum MHD_Result embed(server *s, struct MHD_Connection *connection, const
         result = refuse(connection, MHD_HTTP_BAD_REQUEST, "%s", problem);
     } else if (!compute(s, j)) {
         result = refuse(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "too much is waiting, or the server is stopping");
+    } else if (!all_numbers(s, j)) {
+        result = refuse(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "the weights of version %s give no numbers", j->version);
     } else {
         char *text = write_answer(s, j);
         result = text == NULL ? MHD_NO : reply(connection, MHD_HTTP_OK, text);
