@@ -137,7 +137,7 @@ typedef struct slc_checker {
 
 struct sluice_engine {
     sluice_options options; /* strings owned */
-    sluice_state state;
+    _Atomic sluice_state state;
     pid_t process;           /* that created it; no other may use it */
     bool busy;               /* a call is under way; see slc_engine_claim */
     volatile bool cancelled; /* see flag.h */
