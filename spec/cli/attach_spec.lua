@@ -3,6 +3,7 @@
 local cjson = require "cjson"
 local files = require "scripts.files"
 local program = require "spec.cli.program"
+local signal = require "posix.signal"
 local socket = require "posix.sys.socket"
 local stat = require "posix.sys.stat"
 local terminal = require "spec.cli.terminal"
@@ -134,6 +135,17 @@ describe("attaching to ranks that run", function()
       assert.equal(130, run:finish().code)
       for _, name in ipairs({ "0", "1", "2", "3", "4", "5", "6" }) do
          assert.is_nil(stat.lstat(folder .. "/" .. name), name)
+      end
+   end)
+
+   it("leaves no socket behind when a signal reaches the program and all its ranks", function()
+      local at = folder .. "/group"
+      for _, number in ipairs({ signal.SIGTERM, signal.SIGINT }) do
+         local run = program.start({ "run", program.deployment({ rules = "llama", updates = 100000 }), "--quiet", "--allow-attach", at })
+         assert.is_true(has_plan(at))
+         signal.killpg(run.pid, number)
+         assert.equal(130, run:finish().code)
+         assert.is_nil(stat.stat(at))
       end
    end)
 

@@ -15,7 +15,7 @@
 static void *wait_for_signals(void *user)
 {
     slc_cancel *cancel = user;
-    int seen[2] = { 0 };
+    int seen[2][2] = { 0 };
     for (;;) {
         struct pollfd on[2] = { { .fd = cancel->signals, .events = POLLIN }, { .fd = cancel->stop, .events = POLLIN } };
         if (poll(on, 2, -1) < 0)
@@ -25,7 +25,7 @@ static void *wait_for_signals(void *user)
         struct signalfd_siginfo got;
         if (on[0].revents == 0 || read(cancel->signals, &got, sizeof got) != (ssize_t)sizeof got)
             continue;
-        if (++seen[got.ssi_signo == SIGTERM] > 1)
+        if (++seen[got.ssi_signo == SIGTERM][got.ssi_pid == (uint32_t)getppid()] > 1)
             _exit(130);
         slc_flag_set(&cancel->cancelled, true);
         sluice_cancel(cancel->engine);

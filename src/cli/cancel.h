@@ -1,6 +1,7 @@
 /*
  * cancel.h: SIGINT and SIGTERM of a rank. A thread waits for them, so that nothing runs in a signal handler, and cancels
- * the engine. A second signal of the same kind ends the process at once.
+ * the engine. A second signal of the same kind ends the process at once, save that one from the parent and one from elsewhere are
+ * one each: what reaches a whole group, `sluice run` passes on as well.
  */
 #ifndef SLC_CLI_CANCEL_H
 #define SLC_CLI_CANCEL_H
