@@ -7,6 +7,7 @@
 #include "script/init_info.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -42,7 +43,7 @@ void slc_engine_post(sluice_engine *engine)
 {
     const slc_session *session = engine->session;
     slc_standing standing = { .state = engine->state, .dirty = engine->dirty, .stage = engine->stage };
-    memcpy(standing.version, engine->version, sizeof standing.version);
+    snprintf(standing.version, sizeof standing.version, "%s", slc_label(engine));
     if (session != NULL) {
         standing.batch = session->batch;
         standing.bytes_total = session->progress.bytes_total;

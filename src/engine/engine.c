@@ -190,7 +190,7 @@ sluice_status sluice_engine_create(const sluice_options *given, sluice_engine **
 static void forget(sluice_engine *engine)
 {
     if (engine->live.count > 0)
-        engine->version[0] = '\0'; /* of tensors that are known no more */
+        slc_label_set(engine, ""); /* of tensors that are known no more */
     slc_live_set_clear(&engine->live);
     slc_checker_clear(&engine->checker);
     engine->refused.status = SLUICE_OK;
@@ -306,7 +306,7 @@ static sluice_status add_live(sluice_engine *engine, const sluice_live *given, s
     if (status == SLUICE_OK)
         status = slc_live_set_add(&engine->live, &read, error);
     if (status == SLUICE_OK)
-        engine->version[0] = '\0'; /* what is new holds no version yet */
+        slc_label_set(engine, ""); /* what is new holds no version yet */
     return status;
 }
 

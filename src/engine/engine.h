@@ -37,6 +37,7 @@
 #include "transport/host/host.h"
 #include "transport/transport.h"
 
+#include <stdatomic.h>
 #include <sys/types.h>
 
 /* How far a parameter came in the open (or failed) update. Ordered: a parameter only moves forward. */
@@ -111,7 +112,7 @@ typedef struct slc_session {
     slc_build *build; /* the one in use, of the two slots; the other is empty but during a reload */
     slc_build slot[2];
     double seconds_init;
-    char version[256];    /* as round 4 found it on every worker */
+    char version[SLC_LABEL_BYTES]; /* as round 4 found it on every worker */
     char unfinished[640]; /* why there is none, "" where there is */
 
     uint64_t plans; /* reloads since init */
@@ -163,8 +164,10 @@ struct sluice_engine {
     slc_session *session; /* NULL in state NEW */
     slc_keep keep; /* of transports */
     sluice_recording recordings; /* made so far, over all sessions: no two have one number */
-    bool dirty; /* since the last finished update, bytes of another one may have moved; outlives the session */
-    char version[256];
+    /* Both are read from any thread, and outlive the session. */
+    atomic_bool dirty; /* since the last finished update, bytes of another one may have moved */
+    char label[2][SLC_LABEL_BYTES];
+    atomic_int current; /* of the two labels */
 };
 
 /* The way of one build. A stage gets the error so far (`mine`) and adds to it, so that every rank takes part in every round. */
@@ -231,6 +234,9 @@ void slc_checker_clear(slc_checker *checker); /* engine.c */
 /* version.c: round 4, in which each rank also says what it holds; the answer is kept in the session until init has ended well. */
 sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mine, slc_deadline deadline, sluice_error *error);
 void slc_take_version(sluice_engine *engine);
+/* The label of the update that was finished last, and another one in its place; who reads the old one meanwhile reads it whole. */
+const char *slc_label(const sluice_engine *engine);
+void slc_label_set(sluice_engine *engine, const char *label);
 
 /* report.c: roads with the number of peers on each. */
 struct json_t *slc_roads_json(const slc_session *session);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LABEL_LONGEST = sizeof((sluice_engine *)0)->version - 1, REASON_LONGEST = sizeof((slc_session *)0)->unfinished - 1 };
+enum { LABEL_LONGEST = SLC_LABEL_BYTES - 1, REASON_LONGEST = sizeof((slc_session *)0)->unfinished - 1 };
 
 typedef struct holding {
     int32_t rank;
@@ -63,11 +63,11 @@ sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mi
     slc_buffer word = { 0 }, answer = { 0 };
     sluice_error failed = SLUICE_ERROR_INIT;
     slc_buffer_u8(&word, engine->dirty);
-    slc_buffer_string(&word, engine->version);
+    slc_buffer_string(&word, slc_label(engine));
     if (mine->status != SLUICE_OK)
         slc_error_copy(&failed, mine);
     else if (word.failed)
-        slc_fail_memory(&failed, "runtime", "a version", sizeof engine->version);
+        slc_fail_memory(&failed, "runtime", "a version", SLC_LABEL_BYTES);
     sluice_status status = slc_group_round(session->group, "runtime", &failed, word.data, word.length, judge_versions, session, &answer,
                                            deadline, error);
     if (status == SLUICE_OK) {
@@ -93,10 +93,22 @@ void slc_take_version(sluice_engine *engine)
     if (engine->dirty)
         slc_say(&engine->log, SLUICE_LOG_WARN, "init: the next update must be a whole one: %s", session->unfinished);
     else
-        memcpy(engine->version, session->version, sizeof engine->version);
+        slc_label_set(engine, session->version);
+}
+
+const char *slc_label(const sluice_engine *engine)
+{
+    return engine->label[atomic_load(&engine->current)];
+}
+
+void slc_label_set(sluice_engine *engine, const char *label)
+{
+    int other = 1 - atomic_load(&engine->current);
+    snprintf(engine->label[other], sizeof engine->label[other], "%s", label);
+    atomic_store(&engine->current, other);
 }
 
 const char *sluice_version(const sluice_engine *engine)
 {
-    return engine->dirty ? "dirty" : engine->version;
+    return atomic_load(&engine->dirty) ? "dirty" : slc_label(engine);
 }
