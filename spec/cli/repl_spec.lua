@@ -112,7 +112,8 @@ describe("sluice repl, without a terminal", function()
    end)
 
    it("says where quotes are missing", function()
-      local result = ask({ "explain model.norm.weight", "find *.norm.*", 'rule model.norm.weight { full = "x" }', "math 3", "help explain", "#params" })
+      local result = ask({ "explain model.norm.weight", "find *.norm.*", 'rule model.norm.weight { full = "x" }', "math 3", "help explain",
+         "#params" })
       assert.equal("21\n", result.out)
       local hint = "; what a word is given stands in quotes: "
       assert.equal("prompt:1: '=' expected near 'model'" .. hint .. 'explain "model.norm.weight"\n'

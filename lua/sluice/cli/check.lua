@@ -118,7 +118,8 @@ function command.run(args)
    local idle, extended = idle_of(audit)
    local result = {
       good = not problems[1] and (args.idle or not idle[1]) or false, file = audit.file or args.rules, title = from.title,
-      trainers = from.trainers, workers = from.workers, checked = ranks, problems = problems, idle = idle, idle_extended = extended, totals = plan:totals(),
+      trainers = from.trainers, workers = from.workers, checked = ranks, problems = problems, idle = idle, idle_extended = extended,
+      totals = plan:totals(),
    }
    json.answer(args, result, function()
       write(result, args.rank or from.kind ~= "deployment")
