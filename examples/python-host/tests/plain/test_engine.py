@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -182,8 +183,16 @@ def test_what_ends_a_program_passes_through_progress_and_cancels_the_engine() ->
         assert later.value.status in (Status.CANCELLED, Status.STATE)
 
 
-def test_ctrl_c_ends_a_call_that_waits() -> None:
-    with World() as world, Engine[Memory](0, timeout_s=600) as lonely:
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler, which a process that a shell began in the background has not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_a_call_that_waits(ctrl_c: None) -> None:
+    with World() as world, Engine[Memory](0, timeout_s=60) as lonely:
         world.announce(w=floats(1))
         info = world.info.replace(str(world.port), str(socket.create_server(("127.0.0.1", 0)).getsockname()[1]))
         lonely.register_source("w", floats(1))
