@@ -5,7 +5,6 @@ local cjson = require "cjson"
 local files = require "scripts.files"
 local shell = require "scripts.shell"
 local signal = require "posix.signal"
-local socket = require "posix.sys.socket"
 local stdlib = require "posix.stdlib"
 local unistd = require "posix.unistd"
 local wait = require "posix.sys.wait"
@@ -193,15 +192,6 @@ end
 function program.json(result)
    assert(select(2, result.out:gsub("\n", "")) == 1 and result.out:sub(-1) == "\n", "not one line: " .. result.out)
    return cjson.decode(result.out)
-end
-
---- A port of the loopback interface that was free a moment ago.
-function program.free_port()
-   local fd = assert(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
-   assert(socket.bind(fd, { family = socket.AF_INET, addr = "127.0.0.1", port = 0 }))
-   local port = socket.getsockname(fd).port
-   unistd.close(fd)
-   return port
 end
 
 --- A small deployment with `changes` over it, as JSON in a file; its path.

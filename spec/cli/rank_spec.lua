@@ -1,5 +1,6 @@
 -- Ranks that a launcher starts, one process each, placed by environment variables.
 
+local ports = require "spec.support.ports"
 local program = require "spec.cli.program"
 local unistd = require "posix.unistd"
 local socket = require "posix.sys.socket"
@@ -19,7 +20,7 @@ local function environment(more)
 end
 
 local function run_all(names, more)
-   local path, port, processes, results = program.deployment({ updates = 2 }), program.free_port(), {}, {}
+   local path, port, processes, results = program.deployment({ updates = 2 }), ports.hold(), {}, {}
    for rank = 0, 6 do
       local variables = environment({ MASTER_ADDR = "127.0.0.1", MASTER_PORT = port, [names[1]] = rank, [names[2]] = 7 })
       for name, value in pairs(more or {}) do
@@ -57,7 +58,7 @@ describe("ranks that a launcher starts", function()
    it("write each line in one piece, so that those of several do not mix", function()
       -- A socket that keeps apart what is written at once.
       local reader, writer = socket.socketpair(socket.AF_UNIX, SOCK_SEQPACKET, 0)
-      local path, port, processes = program.deployment({ updates = 1 }), program.free_port(), {}
+      local path, port, processes = program.deployment({ updates = 1 }), ports.hold(), {}
       for rank = 0, 6 do
          processes[rank] = program.start({ "rank", path }, environment({ MASTER_ADDR = "127.0.0.1", MASTER_PORT = port, RANK = rank,
             WORLD_SIZE = 7 }), writer)
@@ -101,7 +102,7 @@ describe("ranks that a launcher starts", function()
       local key = program.file(("a secret of seven ranks "):rep(3), ".key")
       assert(stat.chmod(key, tonumber("644", 8)))
       local result = program.run({ "worker", program.deployment(), "--key-file", key },
-         environment({ RANK = 3, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = program.free_port() }))
+         environment({ RANK = 3, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = ports.hold() }))
       assert.not_equal(0, result.code)
       assert.truthy(result.err:find("create: key_file (" .. key .. ") has mode 0644; only its owner may read or write it (chmod 600)", 1, true),
          result.err)
@@ -115,8 +116,9 @@ describe("ranks that a launcher starts", function()
    end)
 
    it("leave MASTER_PORT to torchrun's agent", function()
-      local port = program.free_port()
+      local port = ports.hold(2)
       local taken = assert(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
+      assert(socket.setsockopt(taken, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1))
       assert(socket.bind(taken, { family = socket.AF_INET, addr = "127.0.0.1", port = port }))
       assert(socket.listen(taken, 1))
       check_all(run_all({ "RANK", "WORLD_SIZE" }, { MASTER_PORT = tostring(port), TORCHELASTIC_USE_AGENT_STORE = "True" }))
@@ -149,14 +151,14 @@ describe("ranks that a launcher starts", function()
 
    it("say who did not come when the deadline passes", function()
       local result = program.run({ "trainer", program.deployment(), "--connect-timeout", "0.5" },
-         environment({ RANK = 0, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = program.free_port() }))
+         environment({ RANK = 0, WORLD_SIZE = 7, MASTER_ADDR = "127.0.0.1", MASTER_PORT = ports.hold() }))
       assert.equal(1, result.code)
       assert.truthy(result.err:find("sluice: trainer 0 (rank 0): rendezvous: 1 of 7 ranks came within 0.5 s: rank 0; missing: ranks 1-6; ", 1,
          true), result.err)
    end)
 
    it("are refused where their beats differ, by the option and by the deployment's key", function()
-      local port, processes = program.free_port(), {}
+      local port, processes = ports.hold(), {}
       for rank = 0, 1 do
          local path = program.deployment({ trainer = { mesh = { { "fsdp", 1 } } }, worker = { mesh = { { "tp", 1 } } }, beat_s = 2 })
          processes[rank] = program.start({ "rank", path, rank == 0 and "--beat=0.5" or nil },

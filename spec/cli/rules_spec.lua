@@ -2,6 +2,7 @@
 -- wrong bytes and are caught; wrong ones that are not safe never start.
 
 local cjson = require "cjson"
+local ports = require "spec.support.ports"
 local program = require "spec.cli.program"
 
 local function run(rules, ...)
@@ -136,7 +137,7 @@ return { name = "forgetful", extends = "llama",
 
    it("that fail only in a rank end that rank's run with exit code 2, too", function()
       local path = program.deployment({ rules = "/nowhere/rules.lua", trainer = { mesh = { { "tp", 1 } } }, worker = { mesh = { { "tp", 1 } } } })
-      local environment = { WORLD_SIZE = "2", MASTER_ADDR = "127.0.0.1", MASTER_PORT = tostring(program.free_port()) }
+      local environment = { WORLD_SIZE = "2", MASTER_ADDR = "127.0.0.1", MASTER_PORT = tostring(ports.hold()) }
       local processes = {}
       for rank = 0, 1 do
          environment.RANK = tostring(rank)

@@ -1,6 +1,7 @@
 local control = require "spec.support.control"
 local ffi = require "ffi"
 local poll = require "posix.poll"
+local ports = require "spec.support.ports"
 local socket = require "posix.sys.socket"
 local unistd = require "posix.unistd"
 local world = require "spec.support.world"
@@ -59,7 +60,7 @@ describe("rendezvous", function()
       local addresses = {{"127.0.0.1"}, {"localhost"}, {"::1", socket.AF_INET6}, {"[::1]", socket.AF_INET6}, {"0.0.0.0"}, {"::", socket.AF_INET6}}
       for _, case in ipairs(addresses) do
          it(case[1], function()
-            local free = control.free_port(case[2], case[2] and "::1")
+            local free = ports.hold(1, case[2], case[2] and "::1")
             all_agree(world.run(3, function(rank)
                return join({rank = rank, world = 3, address = case[1], port = free, listen_fd = -1, insecure = true})
             end), 0, 2)
@@ -67,7 +68,7 @@ describe("rendezvous", function()
       end
 
       local function meets(options, late)
-         local free = control.free_port()
+         local free = ports.hold()
          all_agree(world.run(3, function(rank)
             sleep(rank == late and 300 or 0)
             return join({rank = rank, world = 3, port = free, listen_fd = -1, address = options[rank], insecure = true})
@@ -486,7 +487,7 @@ describe("rendezvous", function()
       end)
 
       it("says why the last attempt failed where rank 0 never came", function()
-         local free = control.free_port()
+         local free = ports.hold()
          assert.same({status = status.timeout, rank = 0, stage = "rendezvous",
                       text = ("rendezvous: rank 1 got no welcome from rank 0 at 127.0.0.1 port %d within 0.3 s; the last attempt: "
                               .. "cannot connect to 127.0.0.1:PORT: Connection refused"):format(free)},
@@ -526,7 +527,7 @@ describe("rendezvous", function()
       it("on another rank, ends it there", function()
          local flag = ffi.new("bool[1]", true)
          assert.same({status = status.cancelled, rank = 1, stage = "rendezvous", text = "rendezvous: cancelled on rank 1"},
-                     join({rank = 1, world = 2, cancelled = flag, port = control.free_port()}))
+                     join({rank = 1, world = 2, cancelled = flag, port = ports.hold()}))
       end)
    end)
 end)

@@ -5,6 +5,7 @@ local control = require "spec.support.control"
 local ffi = require "ffi"
 local inside = require "spec.support.inside"
 local poll = require "posix.poll"
+local ports = require "spec.support.ports"
 local signal = require "posix.signal"
 local socket = require "posix.sys.socket"
 local unistd = require "posix.unistd"
@@ -78,7 +79,7 @@ describe("trust", function()
       it("ranks meet over IPv6, and off the loopback interface", function()
          for _, address in ipairs({"::1", "::", "0.0.0.0"}) do
             local six = address:find(":") and socket.AF_INET6 or nil
-            local free = control.free_port(six, six and "::1")
+            local free = ports.hold(1, six, six and "::1")
             local results = world.run(3, function(rank)
                return join({rank = rank, world = 3, address = address, port = free, listen_fd = -1, key = KEY})
             end)
@@ -358,7 +359,7 @@ describe("trust", function()
       end)
 
       it("control that is insecure by name is let through", function()
-         local free = control.free_port()
+         local free = ports.hold()
          local results = world.run(2, function(rank)
             return join({rank = rank, world = 2, address = "0.0.0.0", port = free, listen_fd = -1, insecure = true})
          end)

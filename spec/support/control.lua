@@ -207,15 +207,6 @@ function control.set_later(flag, milliseconds)
    set_when_told.slc_spec_set_later(flag, milliseconds)
 end
 
---- A port of the loopback interface that nobody listens on.
-function control.free_port(family, address)
-   local fd = assert(socket.socket(family or socket.AF_INET, socket.SOCK_STREAM, 0))
-   assert(socket.bind(fd, {family = family or socket.AF_INET, addr = address or "127.0.0.1", port = 0}))
-   local port = socket.getsockname(fd).port
-   unistd.close(fd)
-   return port
-end
-
 -- ---- bytes ----
 
 local function little_endian(value, bytes)

@@ -81,7 +81,7 @@ typedef struct case_board {
 /* ---- faults_net.c ---- */
 
 int listen_somewhere(const char *address, uint16_t *port); /* -1 where that fails */
-uint16_t free_port(void); /* outside of what the system gives to others */
+uint16_t hold_port(void); /* this process keeps it from others, and rank 0 can listen there; 0 where that fails */
 /* A process of its own: forwards between who comes to `listener` and `port` until the board says stop. */
 void relay(case_board *shared, int listener, uint16_t port);
 /* The calling thread's network becomes one of its own that a link joins to the old one; false: see shared->unavailable. */

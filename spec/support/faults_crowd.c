@@ -150,7 +150,7 @@ int crowd_main(int ranks, long strangers, bool secure)
     all->ranks = ranks;
     all->secure = secure;
     all->wanted = strangers;
-    all->port = free_port();
+    all->port = hold_port();
     atomic_store(&all->last_may_come, strangers == 0);
     double began = now_s();
     for (int i = 0; i < FLOODS && strangers > 0; i++)

@@ -144,7 +144,7 @@ static bool injured(void)
 static void choose_addresses(void)
 {
     unsigned pid = (unsigned)getpid();
-    shared->port = free_port();
+    shared->port = hold_port();
     snprintf(shared->address, sizeof shared->address, "127.0.0.1");
     shared->victims_port = shared->port;
     if (shared->plan.fault == FAULT_NAMESPACE) {
@@ -200,7 +200,7 @@ static void first_world(void)
 static void second_world(void)
 {
     const case_plan *plan = &shared->plan;
-    shared->port_again = free_port();
+    shared->port_again = hold_port();
     bool gone = plan->victim >= 0 && children[plan->victim].ended;
     if (gone && !plan->smaller)
         start_rank(plan->victim, true);

@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PAIRS = 16, CHUNK = 65536, FIRST_PORT = 20000, PORTS = 10000 };
+enum { PAIRS = 16, CHUNK = 65536 };
 
 int listen_somewhere(const char *address, uint16_t *port)
 {
@@ -38,19 +38,15 @@ int listen_somewhere(const char *address, uint16_t *port)
     return -1;
 }
 
-uint16_t free_port(void)
+uint16_t hold_port(void)
 {
-    static unsigned next;
-    if (next == 0)
-        next = (unsigned)getpid() * 17u;
-    for (int tries = 0; tries < 200; tries++) {
-        uint16_t port = (uint16_t)(FIRST_PORT + next++ % PORTS);
-        int fd = listen_somewhere("0.0.0.0", &port);
-        if (fd < 0)
-            continue;
-        close(fd);
-        return port;
-    }
+    struct sockaddr_in name = { .sin_family = AF_INET };
+    socklen_t length = sizeof name;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    if (bind(fd, (struct sockaddr *)&name, sizeof name) == 0 && getsockname(fd, (struct sockaddr *)&name, &length) == 0
+        && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0) /* not before: two who do would both be given it */
+        return ntohs(name.sin_port);
+    close(fd);
     return 0;
 }
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import array
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from sluice import Engine, Memory, Mesh, Param, init_info
@@ -20,6 +21,15 @@ def floats(*values: float) -> Memory:
 
 def values(memory: Memory) -> list[float]:
     return list(memory.view().cast("f"))
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port for whoever must be told one before rank 0 listens there: bound meanwhile, so that nobody else is given it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not before: two who do would both be given it
+        yield held.getsockname()[1]
 
 
 class World:

@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import threading
 import weakref
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 from sluice import Engine, Memory, Progress, SluiceError, State, Status, Weights
-from world import REPLICATED, Plain, World, floats, values
+from world import REPLICATED, Plain, World, floats, held_port, values
 
 
 def test_moves_a_tensor_in_place_and_tells_its_version() -> None:
@@ -192,9 +191,9 @@ def ctrl_c() -> Iterator[None]:
 
 
 def test_ctrl_c_ends_a_call_that_waits(ctrl_c: None) -> None:
-    with World() as world, Engine[Memory](0, timeout_s=60) as lonely:
+    with World() as world, Engine[Memory](0, timeout_s=60) as lonely, held_port() as port:
         world.announce(w=floats(1))
-        info = world.info.replace(str(world.port), str(socket.create_server(("127.0.0.1", 0)).getsockname()[1]))
+        info = world.info.replace(str(world.port), str(port))
         lonely.register_source("w", floats(1))
         for _ in range(2):
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
