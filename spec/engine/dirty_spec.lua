@@ -4,6 +4,7 @@
 local four = require "spec.support.four"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
+local ports = require "spec.support.ports"
 local signal = require "posix.signal"
 local unistd = require "posix.unistd"
 local world = require "spec.support.world"
@@ -16,8 +17,7 @@ local BOTH = four.BOTH
 -- where there are others than 2 workers, or `anew`. Gives what each saw there.
 local function two_worlds(processes, workers, first, second, anew)
    local fd, port = world.listen()
-   local again, again_port = world.listen()
-   unistd.close(again)
+   local again_port = ports.hold()
    local results = world.run(processes, function(child)
       local self
       if child > 0 then

@@ -5,6 +5,7 @@ local built = require "spec.support.built"
 local files = require "scripts.files"
 local host = require "spec.support.host"
 local inside = require "spec.support.inside"
+local ports = require "spec.support.ports"
 local shell = require "scripts.shell"
 local signal = require "posix.signal"
 local stat = require "posix.sys.stat"
@@ -183,8 +184,7 @@ describe("a rank that is stopped (#5.10)", function()
    end)
 
    it("leaves the others able to shut down and to begin again without it, in the same processes", function()
-      local again, again_port = world.listen()
-      unistd.close(again)
+      local again_port = ports.hold()
       local stop = stopping(3, 4)
       local results = run({meanwhile = stop.meanwhile}, function(self, rank, port)
          self:init(init_info(port))

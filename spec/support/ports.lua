@@ -1,10 +1,12 @@
---- Ports of the loopback interface for those who must be told one before anybody listens on it.
+--- Ports of the loopback interface for those who must be told one before anybody listens on it, or who listen there again.
 
 local fcntl = require "posix.fcntl"
 local socket = require "posix.sys.socket"
 local unistd = require "posix.unistd"
 
 local ports = {}
+
+local KEPT, kept = 8, {} -- as many at most: more than any spec needs at once, and few of what a process may have open
 
 -- Bound, not listening: nobody is given the port by the system or takes it without SO_REUSEADDR, and rank 0, which sets that, can listen.
 local function bind(family, address, number)
@@ -18,7 +20,16 @@ local function bind(family, address, number)
    return fd
 end
 
---- The first of `count` ports in a row (default 1), all kept from others until this process ends.
+local function keep(held)
+   for _, fd in ipairs(held) do
+      table.insert(kept, fd)
+   end
+   while #kept > KEPT do
+      unistd.close(table.remove(kept, 1))
+   end
+end
+
+--- The first of `count` ports in a row (default 1), which nobody else is given until others were asked for, or this process ends.
 -- @param[opt] count
 -- @param[opt] family AF_INET, or AF_INET6 with
 -- @param[opt] address an address of it
@@ -31,6 +42,7 @@ function ports.hold(count, family, address)
          held[i] = held[i - 1] and bind(family, address, first + i - 1)
       end
       if #held == (count or 1) then
+         keep(held)
          return first
       end
       for _, fd in ipairs(held) do

@@ -13,6 +13,7 @@ local inside = require "spec.support.inside"
 local signal = require "posix.signal"
 local unistd = require "posix.unistd"
 local poll = require "posix.poll"
+local ports = require "spec.support.ports"
 local wait = require "posix.sys.wait"
 local time = require "posix.time"
 
@@ -164,13 +165,14 @@ function world.holds(pid, from, to, text)
    return found, seen
 end
 
---- A free TCP port of the loopback interface and the listening socket that holds it, for rank 0's listen_fd.
+--- A port of the loopback interface, held as ports.hold does, and a socket that listens there, for rank 0's listen_fd.
 function world.listen()
-   local socket = require "posix.sys.socket"
+   local socket, port = require "posix.sys.socket", ports.hold()
    local fd = assert(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
-   assert(socket.bind(fd, {family = socket.AF_INET, addr = "127.0.0.1", port = 0}))
+   assert(socket.setsockopt(fd, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1))
+   assert(socket.bind(fd, {family = socket.AF_INET, addr = "127.0.0.1", port = port}))
    assert(socket.listen(fd, 64))
-   return fd, socket.getsockname(fd).port
+   return fd, port
 end
 
 --- Seals an init info given as a Lua table; raises with the library's text where it is refused.
