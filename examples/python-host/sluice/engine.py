@@ -303,8 +303,7 @@ class Engine(Generic[T]):
 
     def _wait(self, call: Callable[..., int], *arguments: Any) -> None:
         """A call that waits for other ranks."""
-        with interruptible(self.cancel):
-            self._call(call, *arguments)
+        interruptible(self.cancel, lambda: self._call(call, *arguments))
 
     # ---- the life of an engine ----
 

@@ -1,4 +1,8 @@
-"""Ctrl-C while the main thread waits in the library. Python itself comes to it only when the call returns, at its deadline."""
+"""Ctrl-C while the main thread waits in the library. Python itself comes to it only when the call returns, at its deadline.
+
+Ctrl-C may come between any two steps of what stands here, too. So whatever one that was cut short left behind says nothing: the
+call under way is known for as long as it is on the stack, and a descriptor of ours that is still where signals are told is ours.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,16 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class _UnderWay:
+    """A call that waits. The stack holds it, nobody else."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self.cancel = cancel
 
 
 class _Watch:
@@ -20,24 +32,32 @@ class _Watch:
         self._hears.setblocking(False)
         self._told.setblocking(False)
         self._lock = threading.Lock()
-        self._cancel: Callable[[], None] | None = None
+        self._call: Callable[[], _UnderWay | None] = lambda: None
         threading.Thread(target=self._run, name="sluice-interrupts", daemon=True).start()
 
-    @contextmanager
-    def over(self, cancel: Callable[[], None]) -> Iterator[None]:
-        before = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+    def over(self, cancel: Callable[[], None], call: Callable[[], None]) -> None:
+        under_way, outer = _UnderWay(cancel), self._call
         try:
-            if before == -1:  # else it is somebody's own, or a call within a call
-                self._cancel = cancel
-            else:
-                signal.set_wakeup_fd(before)
-            yield
+            if self._tell(self._told.fileno()):
+                self._now(weakref.ref(under_way))
+            call()
         finally:
-            if before == -1:
-                signal.set_wakeup_fd(-1)
-                with self._lock:  # what came is this call's, and not the next one's
-                    self._cancel = None
-                    self._heard()
+            self._now(outer)
+            if outer() is None:
+                self._tell(-1)
+
+    def _tell(self, where: int) -> bool:
+        """Where signals are told from now on. False, and nothing changes: they are told to somebody else."""
+        before = signal.set_wakeup_fd(where, warn_on_full_buffer=False)
+        if before in (-1, self._told.fileno()):
+            return True
+        signal.set_wakeup_fd(before)
+        return False
+
+    def _now(self, call: Callable[[], _UnderWay | None]) -> None:
+        with self._lock:  # what came before is not this call's
+            self._call = call
+            self._heard()
 
     def _heard(self) -> bytes:
         with suppress(BlockingIOError):
@@ -48,8 +68,8 @@ class _Watch:
         while True:
             select.select([self._hears], [], [])
             with self._lock:
-                if signal.SIGINT in self._heard() and self._cancel is not None:
-                    self._cancel()
+                if signal.SIGINT in self._heard() and (call := self._call()) is not None:
+                    call.cancel()
 
 
 @functools.cache
@@ -60,9 +80,10 @@ def _watch() -> _Watch:
 os.register_at_fork(after_in_child=_watch.cache_clear)
 
 
-@contextmanager
-def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
-    """A block that waits: `cancel` is called where Ctrl-C comes, on the main thread with Python's own handler of it alone."""
+def interruptible(cancel: Callable[[], None], call: Callable[[], None]) -> None:
+    """Makes a call that waits: `cancel` is called where Ctrl-C comes, on the main thread with Python's own handler of it alone."""
     pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with _watch().over(cancel) if pythons and threading.current_thread() is threading.main_thread() else nullcontext():
-        yield
+    if pythons and threading.current_thread() is threading.main_thread():
+        _watch().over(cancel, call)
+    else:
+        call()

@@ -11,11 +11,13 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sluice import Engine, Memory, Progress, SluiceError, State, Status, Weights
+from sluice.interrupts import interruptible
 from world import REPLICATED, Plain, World, floats, held_port, values
 
 
@@ -200,6 +202,36 @@ def test_ctrl_c_ends_a_call_that_waits(ctrl_c: None) -> None:
             with pytest.raises(KeyboardInterrupt):
                 lonely.init(info)
             lonely.shutdown()
+
+
+@pytest.mark.parametrize("step", range(2))
+def test_ctrl_c_that_cuts_what_hears_it_short_leaves_the_next_wait_endable(
+    ctrl_c: None, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    told = signal.set_wakeup_fd
+    steps = iter(range(10))
+
+    def cut(where: int, *, warn_on_full_buffer: bool = True) -> int:
+        before = told(where, warn_on_full_buffer=warn_on_full_buffer)
+        if next(steps) == step:
+            raise KeyboardInterrupt
+        return before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "set_wakeup_fd", cut)
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(lambda: None, lambda: None)
+    ended: list[bool] = []
+
+    def wait() -> None:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with suppress(KeyboardInterrupt):  # only the wait for it is cut, not the call
+            gone.wait(20)
+        ended.append(gone.wait(20))
+
+    gone = threading.Event()
+    interruptible(gone.set, wait)
+    assert ended == [True] and signal.set_wakeup_fd(-1) == -1
 
 
 def test_names_and_labels_that_c_cannot_be_told_are_refused_and_every_rank_hears_it() -> None:
