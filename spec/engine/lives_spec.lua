@@ -13,6 +13,11 @@ describe("a life of two engines", function()
       local requests, failed = text:match("^(%d+) requests in a life, every 997. failed in turn: (%d+) lives ended in an error")
       assert.truthy(requests, text)
       assert.is_true(tonumber(failed) > 0, text)
+      -- The first requests are those of what ranks register; where one fails the rank calls init all the same.
+      for first = 2, 9 do
+         text = driver(("sweep 50000 %d"):format(first))
+         assert.truthy(text:match("requests in a life, every 50000. failed in turn"), text)
+      end
       -- The last requests are those of the update: each of them.
       text = driver(("sweep 5 %d"):format(requests - 100))
       assert.truthy(text:match("requests in a life, every 5. failed in turn"), text)

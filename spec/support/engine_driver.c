@@ -125,7 +125,9 @@ static sluice_status open_life(life *self)
         snprintf(name, sizeof name, "@sluice-driver-%d-%d", (int)getpid(), self->rank);
         status = sluice_allow_attach(self->engine, name, -1, error);
     }
-    return status == SLUICE_OK ? sluice_init(self->engine, self->init_info, strlen(self->init_info), error) : status;
+    /* All the same: it is how the other rank hears of a failure. */
+    sluice_status joined = sluice_init(self->engine, self->init_info, strlen(self->init_info), status == SLUICE_OK ? error : NULL);
+    return status == SLUICE_OK ? joined : status;
 }
 
 static sluice_status update(life *self)

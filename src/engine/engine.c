@@ -384,19 +384,12 @@ static sluice_status replace_shard(sluice_engine *engine, const char *name, slui
 static sluice_status keep_source(sluice_engine *engine, const char *name, slc_source source, sluice_error *error)
 {
     bool added;
+    if (!SLC_ROOM(engine->source, engine->source_capacity, engine->source_names.count, 64)) /* first: each name has a source */
+        return slc_fail_memory(error, STAGE, "sources", (engine->source_names.count + 1) * sizeof *engine->source);
     size_t number = slc_names_add(&engine->source_names, name, &added);
-    if (number != SLC_NO_NAME && number >= engine->source_capacity) {
-        size_t capacity = engine->source_names.capacity;
-        slc_source *grown = slc_reallocate(engine->source, capacity * sizeof *grown);
-        if (grown == NULL)
-            return slc_fail_memory(error, STAGE, "sources", capacity * sizeof *grown);
-        memset(grown + engine->source_capacity, 0, (capacity - engine->source_capacity) * sizeof *grown);
-        engine->source = grown;
-        engine->source_capacity = capacity;
-    }
     if (number == SLC_NO_NAME)
         return slc_fail_memory(error, STAGE, "the name of a source", strlen(name));
-    slc_source old = engine->source[number];
+    slc_source old = added ? (slc_source){ 0 } : engine->source[number];
     engine->source[number] = source;
     if (engine->state == SLUICE_STATE_NEW)
         return SLUICE_OK;
