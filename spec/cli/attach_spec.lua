@@ -1,6 +1,7 @@
 --- sluice repl --attach and the other commands that ask a running engine: at ranks of `sluice run`, while updates go on.
 
 local cjson = require "cjson"
+local fcntl = require "posix.fcntl"
 local files = require "scripts.files"
 local program = require "spec.cli.program"
 local signal = require "posix.signal"
@@ -8,6 +9,8 @@ local socket = require "posix.sys.socket"
 local stat = require "posix.sys.stat"
 local terminal = require "spec.cli.terminal"
 local unistd = require "posix.unistd"
+
+local F_SETPIPE_SZ = 1031
 
 local folder
 
@@ -50,7 +53,12 @@ describe("attaching to ranks that run", function()
       files.write(parent, 'return { extends = "llama", rules = { rule "model.norm.weight" { full = "the host scales it" } } }')
       files.write(rules, 'return { extends = "parent.lua" }')
       local at = folder .. "/socket"
-      local run = program.start({ "run", program.deployment({ rules = rules, updates = 400 }), "--quiet", "--allow-attach", at, "--json" })
+      -- The run goes on only as fast as its progress is read, and cannot end before.
+      local progress, writer = unistd.pipe()
+      fcntl.fcntl(progress, F_SETPIPE_SZ, 4096)
+      fcntl.fcntl(progress, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+      local run = program.start({ "run", program.deployment({ rules = rules, updates = 400 }), "--allow-attach", at, "--json" }, nil, writer)
+      unistd.close(writer)
       assert.is_true(has_plan(at))
       -- What the engine read counts, not what lies there by now.
       files.write(parent, "return {")
@@ -58,14 +66,23 @@ describe("attaching to ranks that run", function()
       repl:write('plan.is_engines, plan.digest\nwhy_full()[1].reason\nrule_text()\nrule "model.norm.weight" { layout = replicate }\nplan.is_engines\n'
          .. 'forget()\nplan.is_engines\nengine.state == "ready" or engine.state == "updating"\nedit()\ndry_run().verified\n')
       repl:flush()
-      local asked = 0
-      while not read(folder .. "/out"):find("\ntrue\ntrue\ntrue\n$") do
-         assert.is_true(ask(at, { "engine.batch" }).code == 0 or stat.lstat(at) == nil)
-         asked = asked + 1
-         assert.is_true(asked < 1000)
+      local said_so_far = {}
+      local function go_on()
+         said_so_far[#said_so_far + 1] = unistd.read(progress, 256) -- two updates' lines
+         return said_so_far[#said_so_far] ~= ""
       end
+      local asked, batch = 0, tonumber(ask(at, { "engine.batch" }).out)
+      assert.is_true(program.until_true(60, function()
+         local answer = ask(at, { "engine.batch" })
+         assert.equal(0, answer.code, answer.err)
+         asked = asked + 1
+         assert.is_true(asked > 50 or go_on())
+         return tonumber(answer.out) > batch and read(folder .. "/out"):find("\ntrue\ntrue\ntrue\n$")
+      end))
+      while go_on() do end
+      unistd.close(progress)
       local result = run:finish()
-      assert.equal(0, result.code, result.err)
+      assert.equal(0, result.code, table.concat(said_so_far))
       local said = program.json(result)
       assert.same({ true, 400 }, { said.verified, said.updates })
       assert.is_nil(stat.lstat(at))
