@@ -91,24 +91,43 @@ quietly()
    die "$what"
 }
 
-# build_for_gpus PROGRAM: sets `build` to the folder --build names, or to one that is built now, and ends the script with 3 where PROGRAM
-# cannot be made here. What is built goes with kernels that only measuring wants.
+# nothing_can_be DONE WHY: ends the script with 3.
+nothing_can_be()
+{
+   say "nothing can be $1: $2" >&2
+   exit 3
+}
+
+# want_gpus DONE: where there is no GPU nothing can be DONE, and the script ends. What asks the driver is LuaJIT, which is installed where it is missing.
+want_gpus()
+{
+   local why
+   command -v luajit >/dev/null 2>&1 || scripts/setup --test >&2
+   why=$(luajit scripts/gpus.lua) || nothing_can_be "$1" "$why"
+}
+
+# build_for_gpus PROGRAM [DONE]: sets `build` to the folder --build names, or to one that is built now, and ends the script with 3 where
+# PROGRAM cannot be made here, or there is no GPU; nothing is built before that is known. What is built goes with kernels that only
+# measuring wants.
 build_for_gpus()
 {
+   local what=${2-measured} why
    build=${given[--build]-}
    if [[ -z $build ]]; then
       build="build-gpu"
+      want_gpus "$what"
       scripts/setup --test >&2
-      build_tree "$build" -DCMAKE_BUILD_TYPE=Release -- all >&2
-      if [[ -x $build/$1 && $1 != gpu_check ]]; then
+      why=$(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release | sed -n 's/^-- sluice: libsluice_cuda is not built: //p')
+      [[ -z $why ]] || nothing_can_be "$what" "libsluice_cuda cannot be built: $why"
+      build_tree "$build" -- all >&2
+      if [[ $1 != gpu_check ]]; then
          cmake --build "$build" --target gpu_bench_kernels >>"$build"/build.log 2>&1 || say "the kernels are not built: see $build/build.log" >&2
       fi
    fi
    if [[ ! -x $build/$1 || ! -f $build/libsluice_cuda.so ]]; then
-      say "nothing can be ${2-measured}: $build has no $1 and libsluice_cuda.so, which are built where nvcc and nccl.h are found" >&2
-      exit 3
+      nothing_can_be "$what" "$build has no $1 and libsluice_cuda.so, which are built where nvcc and nccl.h are found"
    fi
-   want luajit
+   want_gpus "$what"
 }
 
 # marked_commands FILE: the lines of its blocks that follow a line "<!-- command -->".

@@ -7,7 +7,7 @@ local gpu = require "spec.support.gpu"
 local gpu_run = require "spec.support.gpu_run"
 local shell = require "scripts.shell"
 
-local it = gpu.specs(it)
+local always, it = it, gpu.specs(it)
 local folder = built.folder
 
 local function run(line, environment)
@@ -18,6 +18,22 @@ end
 local function check(arguments, environment)
    return run(("scripts/check-gpu --build %s --nccl %s %s"):format(folder, gpu_run.NCCL, arguments), environment)
 end
+
+describe("a script that wants GPUs", function()
+   local scripts = { ["check-gpu"] = "checked", ["bench-gpu"] = "measured", ["bench-m2n"] = "measured", ["bench-shards"] = "measured",
+      ["matrix --transport nccl"] = "moved", ["matrix --world 2 --transport m2n"] = "moved" }
+   for script, what in pairs(scripts) do
+      always(("says that there is none before it builds anything: %s"):format(script), function()
+         local text, code = shell("scripts/" .. script, { CUDA_VISIBLE_DEVICES = "" })
+         assert.equal(3, code, text)
+         assert.matches(("^%s: nothing can be %s: there is no GPU: [^\n]+\n$"):format(script:match("^%S+"):gsub("%p", "%%%0"), what), text)
+      end)
+   end
+
+   always("wants the plugin where faults are tried on GPUs", function()
+      assert.same({ "faults: --wire wants a --build folder with libsluice_cuda.so in it\n", 1 }, { shell("scripts/faults --wire --build spec") })
+   end)
+end)
 
 describe("scripts/check-gpu", function()
    it("verifies both roads, with a rank that is killed and replaced, and says what is left out and why", function()
