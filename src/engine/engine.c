@@ -389,7 +389,9 @@ static sluice_status keep_source(sluice_engine *engine, const char *name, slc_so
     size_t number = slc_names_add(&engine->source_names, name, &added);
     if (number == SLC_NO_NAME)
         return slc_fail_memory(error, STAGE, "the name of a source", strlen(name));
-    slc_source old = added ? (slc_source){ 0 } : engine->source[number];
+    slc_source old = { 0 };
+    if (!added)
+        old = engine->source[number];
     engine->source[number] = source;
     if (engine->state == SLUICE_STATE_NEW)
         return SLUICE_OK;
