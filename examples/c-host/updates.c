@@ -25,7 +25,7 @@ static void log_line(void *user, sluice_log_level level, const char *text)
 {
     const model *m = user;
     if (level <= SLUICE_LOG_WARN)
-        say("rank %d: %s", m->rank, text);
+        say("server rank %d: %s", m->rank, text);
 }
 
 /* ---- joining the trainers ---- */

@@ -61,6 +61,13 @@ describe("sluice run", function()
       assert.equal("", good(program.run({ "run", program.deployment(), "--quiet" })).err)
    end)
 
+   it("prints as much of its ranks' log as was asked for", function()
+      local info = good(run({}, "--quiet", "--log", "info")).err
+      assert.matches("\ninfo: worker 0: init: ready in ", info)
+      assert.not_matches("debug", info)
+      assert.matches("\ndebug: trainer 0: init: round 1, source\n", good(run({}, "--quiet", "--log", "debug")).err)
+   end)
+
    for _, road in ipairs({ "map", "pull", "ring" }) do
       it("verifies over the road " .. road, function()
          local object = program.json(good(run({}, "--road", road)))

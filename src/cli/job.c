@@ -412,6 +412,7 @@ static sluice_status read_options(lua_State *L, int index, slc_job *job, sluice_
     job->grouped = read_flag(L, index, "grouped");
     job->host = read_text(L, index, "host", &job->arena);
     job->allow_attach = read_text(L, index, "allow_attach", &job->arena);
+    job->log = read_text(L, index, "log", &job->arena);
     job->save = read_text(L, index, "save", &job->arena);
     job->ordinary = read_flag(L, index, "ordinary");
     job->replay = read_flag(L, index, "replay");

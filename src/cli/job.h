@@ -87,6 +87,7 @@ typedef struct slc_job {
     bool replay; /* batches are recorded and replayed */
     bool ordinary; /* sources in ordinary memory instead of memory that peers can map */
     bool verify;
+    const char *log; /* "error", "warning", "info" or "debug": what of its engine's log a rank reports; NULL: up to warnings */
     const char *allow_attach; /* where people may attach; NULL for nowhere */
     const char *save; /* folder for what a worker holds after the last update; NULL for none */
     slc_checkpoint *checkpoint; /* NULL: generated values */

@@ -30,15 +30,24 @@ typedef struct {
 
 /* ---- callbacks ---- */
 
+static const char *const levels[] = { "error", "warning", "info", "debug" };
+
+static sluice_log_level wanted_level(const slc_job *job)
+{
+    for (unsigned i = 0; job->log != NULL && i < sizeof levels / sizeof *levels; i++)
+        if (strcmp(levels[i], job->log) == 0)
+            return (sluice_log_level)i;
+    return SLUICE_LOG_WARN;
+}
+
 static void on_log(void *user, sluice_log_level level, const char *text)
 {
     const rank *r = user;
-    if (level > SLUICE_LOG_INFO)
+    if (level > wanted_level(r->job))
         return;
-    static const char *const names[] = { "error", "warning", "info" };
     slc_buffer line;
     slc_report_begin(&line, "log");
-    slc_report_text(&line, "level", names[level]);
+    slc_report_text(&line, "level", levels[level]);
     slc_report_text(&line, "text", text);
     slc_report_end(r->report, &line);
 }

@@ -101,10 +101,10 @@ static void seat(admission *at, slc_visitor *visitor)
 }
 
 /* A rank's place is free again: the rival that has waited longest takes it, and claims refused because of it count no more. */
-static void unseat(admission *at, slc_visitor *member, const char *why)
+static void unseat(admission *at, slc_visitor *member, sluice_log_level level, const char *why)
 {
     int32_t rank = member->claim.rank;
-    slc_say(&at->options->log, SLUICE_LOG_WARN, "rendezvous: rank %d (%s) %s; its place is free again", rank, member->who, why);
+    slc_say(&at->options->log, level, "rendezvous: rank %d (%s) %s; its place is free again", rank, member->who, why);
     at->here.member[rank] = NULL;
     slc_visitor_drop(&at->here.visitors, member);
     reckon_deadline(at);
@@ -203,7 +203,7 @@ static void hear(admission *at, slc_visitor *visitor)
     } else if (status != SLUICE_OK || got) {
         const char *why = status == SLUICE_PEER ? "ended its connection" : "spoke before the world was whole";
         if (visitor->kind == SLC_MEMBER)
-            unseat(at, visitor, why);
+            unseat(at, visitor, SLUICE_LOG_WARN, why);
         else
             slc_visitor_drop(&at->here.visitors, visitor);
     }
@@ -262,7 +262,8 @@ static void let_go(admission *at)
         slc_attendance_late(&at->here, member->until, &told);
         slc_visitor_refuse(&at->here.visitors, member, &told);
         at->here.gave_up_ns[member->claim.rank] = slc_now_ns();
-        unseat(at, member, "waited for as long as it may");
+        /* No warning: where all have one deadline, each does so, and the failure names who is missing. */
+        unseat(at, member, SLUICE_LOG_INFO, "waited for as long as it may");
     }
 }
 

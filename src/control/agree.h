@@ -61,7 +61,10 @@ sluice_status slc_group_exchange(slc_group *group, const char *stage, const slui
                                  const int32_t *wanted, size_t nwanted, slc_buffer *store, const unsigned char **cards, size_t *lengths,
                                  slc_deadline deadline, sluice_error *error);
 
-/* Tells all ranks that this one gives up; they find it in their current or next round. Does not wait for answers. */
+/*
+ * Tells all ranks that this one gives up; they find it in their current or next round. Does not wait for answers. Logs why, as an
+ * error, unless that is what broke the group, which was logged then.
+ */
 void slc_group_abort(slc_group *group, const sluice_error *why);
 
 /*

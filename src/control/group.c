@@ -127,7 +127,7 @@ void slc_group_lock(slc_group *group)
 {
     pthread_mutex_lock(&group->state->lock);
     if (group->state->unsaid)
-        slc_say(&group->log, SLUICE_LOG_WARN, "%s", group->cause.text);
+        slc_say(&group->log, SLUICE_LOG_ERROR, "%s", group->cause.text);
     group->state->unsaid = false;
 }
 
@@ -189,7 +189,7 @@ void slc_group_break(slc_group *group, const sluice_error *cause, const sluice_e
     slc_error_copy(&group->cause, cause);
     group->state->unsaid = group->state->kept;
     if (!group->state->kept)
-        slc_say(&group->log, SLUICE_LOG_WARN, "%s", cause->text);
+        slc_say(&group->log, SLUICE_LOG_ERROR, "%s", cause->text);
     tell(group, told == NULL ? cause : told);
 }
 
@@ -198,18 +198,23 @@ sluice_status slc_group_cause(const slc_group *group, sluice_error *error)
     return slc_error_copy(error, &group->cause);
 }
 
+/* What a link did breaks the group. */
+static void blame(slc_group *group, const char *stage, int32_t link, const char *did, const char *how)
+{
+    char name[SLC_WHO_TEXT + 32];
+    sluice_error cause = SLUICE_ERROR_INIT;
+    slc_group_name(group, link, name, sizeof name);
+    slc_fail(&cause, SLUICE_PEER, stage, "%s %s: %s", name, did, how);
+    cause.rank = link;
+    slc_group_break(group, &cause, NULL);
+}
+
 static void lose(slc_group *group, const char *stage, int32_t link, const char *how)
 {
     bool left = group->state->link[link].left;
     close_link(group, link);
-    if (left || group->broken)
-        return;
-    char name[SLC_WHO_TEXT + 32];
-    sluice_error cause = SLUICE_ERROR_INIT;
-    slc_group_name(group, link, name, sizeof name);
-    slc_fail(&cause, SLUICE_PEER, stage, "%s was lost: %s", name, how);
-    cause.rank = link;
-    slc_group_break(group, &cause, NULL);
+    if (!left && !group->broken)
+        blame(group, stage, link, "was lost", how);
 }
 
 bool slc_group_cancelled(slc_group *group, const char *stage)
@@ -235,6 +240,8 @@ static void given_up(const char *name, int32_t rank, const sluice_error *why, sl
 void slc_group_abort(slc_group *group, const sluice_error *why)
 {
     slc_group_lock(group);
+    if (group->broken && why != NULL && strcmp(group->cause.text, why->text) != 0)
+        slc_say(&group->log, SLUICE_LOG_ERROR, "%s", why->text);
     slc_group_give_up(group, why);
     slc_group_unlock(group);
 }
@@ -242,12 +249,10 @@ void slc_group_abort(slc_group *group, const sluice_error *why)
 void slc_group_give_up(slc_group *group, const sluice_error *why)
 {
     sluice_error cause = SLUICE_ERROR_INIT, told = SLUICE_ERROR_INIT;
+    slc_fail(&cause, SLUICE_CANCELLED, STAGE, "this rank gave up");
     if (why != NULL && why->status != SLUICE_OK)
         slc_error_copy(&cause, why);
-    else
-        slc_fail(&cause, SLUICE_CANCELLED, STAGE, "this rank gave up");
-    if (group->rank == 0)
-        given_up("rank 0", 0, &cause, &told);
+    given_up("rank 0", 0, &cause, &told);
     slc_group_break(group, &cause, group->rank == 0 ? &told : NULL);
 }
 
@@ -294,14 +299,9 @@ sluice_status slc_group_put(slc_group *group, const char *stage, int32_t link, s
 
 static void nonsense(slc_group *group, const char *stage, int32_t link, const char *what)
 {
-    char name[SLC_WHO_TEXT + 32];
-    sluice_error cause = SLUICE_ERROR_INIT;
-    slc_group_name(group, link, name, sizeof name);
-    slc_fail(&cause, SLUICE_PEER, stage, "%s broke the protocol: %s", name, what);
-    cause.rank = link;
     if (group->broken)
         close_link(group, link); /* it was told already and goes on */
-    slc_group_break(group, &cause, NULL);
+    blame(group, stage, link, "broke the protocol", what);
 }
 
 void slc_group_recall(slc_group *group, uint32_t round)

@@ -75,8 +75,8 @@ void slc_group_recall(slc_group *group, uint32_t round);
 void slc_group_drop_word(slc_group *group, int32_t link);
 
 /*
- * Breaks the group with `cause`; a broken one keeps its first cause. Tells the other side `told` (NULL: the cause): rank 0
- * every rank, other ranks rank 0.
+ * Breaks the group with `cause`, which is logged as an error; a broken one keeps its first cause. Tells the other side `told`
+ * (NULL: the cause): rank 0 every rank, other ranks rank 0.
  */
 void slc_group_break(slc_group *group, const sluice_error *cause, const sluice_error *told);
 

@@ -188,7 +188,7 @@ static sluice_status follow(const slc_rendezvous_options *options, const slc_cla
             status = gave_up(options, &last, error);
             break;
         }
-        slc_say(&options->log, SLUICE_LOG_DEBUG, "%s", now.text);
+        slc_say(&options->log, SLUICE_LOG_DEBUG, "%s; tries again", now.text);
         if (i + 1 == count)
             pause_for(options, &pause_ms);
     }

@@ -69,7 +69,6 @@ sluice_status slc_engine_fail(sluice_engine *engine, const sluice_error *cause)
     slc_session *session = engine->session;
     engine->state = SLUICE_STATE_FAILED;
     slc_engine_post(engine);
-    slc_say(&engine->log, SLUICE_LOG_ERROR, "%s", cause->text);
     if (session->build->transport != NULL)
         session->build->ops->abort(session->build->transport);
     slc_group_abort(session->group, cause);

@@ -40,6 +40,7 @@ local function configure(parser)
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
    world.replay_option(parser)
+   world.log_option(parser)
    parser:option("--save", world.save_help):argname("<folder>")
    parser:option("--allow-attach", world.attach_help):argname("<path>"):target("allow_attach")
    -- Between `sluice run` and its ranks.
@@ -71,7 +72,7 @@ local function listener(here, stand)
       elseif event.event == "saved" then
          sums.saved = event.bytes
          say("saved %s", units.bytes(event.bytes))
-      elseif event.event == "log" and event.level ~= "info" then
+      elseif event.event == "log" then
          say("%s: %s", event.level, event.text)
       elseif event.event == "failed" then
          sums.failure = event
@@ -117,7 +118,7 @@ local function run(args, role)
    local job = here:job(stand.rank, info, {
       listen_fd = args.listen_fd or -1, key_fd = args.key_fd or -1, key_file = args.key_file,
       insecure_control = args.insecure_control or false, verify = not args.no_verify, ordinary = args.memory == "ordinary",
-      save = args.save, allow_attach = world.attach_path(args.allow_attach, stand.rank), replay = args.replay or false,
+      save = args.save, allow_attach = world.attach_path(args.allow_attach, stand.rank), replay = args.replay or false, log = args.log,
    })
    if report then
       here = nil -- luacheck: ignore

@@ -34,6 +34,7 @@ function run.configure(parser)
    parser:option("--memory", "Where trainers keep their shards: shared (peers can map it) or ordinary."):choices({ "shared", "ordinary" })
       :default("shared")
    world.replay_option(parser)
+   world.log_option(parser)
    kill.configure(parser)
 end
 
@@ -77,7 +78,7 @@ local function ranks_of(here, args, init_info, port, listener)
    for rank = 0, here.size - 1 do
       local arguments = {
          rank < here.trainers and "trainer" or "worker", descriptor_path(effective), "--init-info", descriptor_path(info),
-         "--memory", args.memory, "--key-fd=" .. key,
+         "--memory", args.memory, "--log=" .. (args.log or "warning"), "--key-fd=" .. key,
       }
       local descriptors = { effective, info, key, unpack(args.descriptors or {}) }
       if args.replay then
@@ -176,7 +177,7 @@ end
 
 --- Runs a world on this machine and sums up.
 -- @param here the world
--- @param args no_verify, quiet, save, memory, replay, kill as the command line has them; descriptors: more of them for every rank
+-- @param args no_verify, quiet, save, memory, replay, log, kill as the command line has them; descriptors: more of them for every rank
 -- @return the summary, as --json prints it; with kill, what kill.judged gives. Ends the command where a rank fails.
 function run.execute(here, args)
    local start = native.monotonic()
@@ -206,7 +207,7 @@ function run.execute(here, args)
       silence_s = here.deployment.timeout_s,
       kill = kill.order(here, args, books),
       on_event = function(rank, event)
-         if not (args.kill and event.event == "log") then -- kill.judged says who ended how
+         if not (args.kill and event.event == "log" and event.level == "error") then -- kill.judged says who ended how
             books:event(rank, event)
          end
       end,

@@ -112,9 +112,7 @@ function take.saved(self, _, event)
 end
 
 function take.log(self, rank, event)
-   if event.level ~= "info" then
-      self.show:warn(("%s: %s: %s"):format(event.level, self.here:role(rank), event.text))
-   end
+   self.show:warn(("%s: %s: %s"):format(event.level, self.here:role(rank), event.text))
 end
 
 --- Takes one event of a rank.

@@ -84,6 +84,13 @@ function world.replay_option(parser)
    parser:flag("--replay", "Record each batch once and replay it in every update.")
 end
 
+--- Adds --log to a command's parser.
+function world.log_option(parser)
+   parser:option("--log", "What of its engine's log a rank prints: error, warning, info (who has joined and when all were ready), "
+      .. "or debug (each stage of init, too, before it begins)."):choices({ "error", "warning", "info", "debug" }):default("warning")
+      :argname("<level>")
+end
+
 --- Adds --rank, or an option of another name that takes a rank, to a command's parser.
 function world.rank_option(parser, help, name)
    parser:option(name or "--rank", help):argname("<rank>"):convert(function(text)
@@ -220,7 +227,7 @@ end
 --- What `rank` is to do, as native.run_rank and native.plan take it.
 -- @param rank the world rank
 -- @param init_info the sealed text, or a draft to plan by
--- @param[opt] more keys that go over the rest: listen_fd, key_fd, key_file, insecure_control, ordinary, verify, save, replay
+-- @param[opt] more keys that go over the rest: listen_fd, key_fd, key_file, insecure_control, ordinary, verify, save, replay, log
 function world:job(rank, init_info, more)
    local checked = self.deployment
    local job = {
