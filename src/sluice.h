@@ -291,7 +291,7 @@ typedef struct sluice_live {
 /*
  * Registers one live tensor of a worker, whose name is UTF-8. Errors: INVALID (bad name, dtype, shape, strides, a second
  * tensor of that name), STATE after init. A tensor that was refused, and is not given again or forgotten, is missed: init
- * tells every rank why.
+ * tells every rank why, unless not even its name could be read.
  */
 SLUICE_API sluice_status sluice_register_live(sluice_engine *engine, const sluice_live *live, sluice_error *error);
 

@@ -161,6 +161,11 @@ describe("sluice check", function()
       result = run("check", mine, "--checkpoint", checkpoint, "--live", live, "--host", host)
       assert.equal(1, result.code)
       assert.truthy(result.out:find("refused  ", 1, true), result.out)
+      result = run("check", mine, "--checkpoint", checkpoint, "--live", live)
+      assert.truthy(result.out:find("refused  [^\n]*\nnote     one worker was taken to have all: neither %-%-mesh nor the host's "
+         .. "tensor_parallel_size says otherwise\nnot good: "), result.out)
+      assert.equal(("sluice: %s is a list, and a deployment file or an init info is wanted; sluice check --checkpoint takes lists of "
+         .. "tensors\n"):format(checkpoint), run("plan", checkpoint, "--live", live).err)
    end)
 
    it("checks the worker whose live tensors a list has, which may be the one with the short shard", function()

@@ -148,7 +148,7 @@ describe("sluice picture", function()
       assert.equal(1, count(text, "<svg "))
       assert.truthy(text:find(DOWN, 1, true))
       assert.is_nil(text:find("Who sends", 1, true))
-      local result = picture(file, "--live", "model.layers.0.self_attn.qkv_proj.weight")
+      local result = picture(file, "--tensor", "model.layers.0.self_attn.qkv_proj.weight")
       assert.equal(0, result.code, result.err)
       assert.truthy(result.out:find("\n A model.layers.0.self_attn.q_proj.weight, 4.10 KB\n", 1, true))
       assert.is_nil(result.out:find("\27", 1, true)) -- no colour, for this is no terminal
@@ -158,7 +158,7 @@ describe("sluice picture", function()
 
    it("shows the live tensor of the first worker that has it", function()
       local stages = { rules = "llama", worker = { mesh = { { "pp", 2 }, { "tp", 2 } } } }
-      local live = program.json(picture(program.deployment(stages), "--json", "--live", "model.layers.1.self_attn.qkv_proj.weight")).live
+      local live = program.json(picture(program.deployment(stages), "--json", "--tensor", "model.layers.1.self_attn.qkv_proj.weight")).live
       assert.equal(5, live.rank)
    end)
 
@@ -172,7 +172,7 @@ describe("sluice picture", function()
       refused("picture: --out (plan.png) must end in .html or .svg", "--out", "plan.png")
       refused("picture: no parameter is called model.norm.wight (did you mean model.norm.weight?)", "--parameter", "model.norm.wight")
       refused("picture: no live tensor of worker rank 3 is called model.norm.wight (did you mean model.norm.weight?)",
-         "--live", "model.norm.wight")
+         "--tensor", "model.norm.wight")
       refused("picture: --rank 2 must be a worker's: 3 to 6", "--rank", "2")
       refused("picture: /nowhere/at/all.svg: No such file or directory", "--out", "/nowhere/at/all.svg")
    end)

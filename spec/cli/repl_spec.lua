@@ -209,6 +209,8 @@ describe("sluice repl, without a terminal", function()
          .. "written\n", result.out, result.err)
       assert.equal("what_if wants a deployment, which describes the model: an init info does not say what workers of another size hold\n",
          result.err)
+      assert.equal(("sluice: deployment: %s is an init info, and this wants a deployment file, which says what the model and both sides "
+         .. "are\n"):format(more.deployment), program.run({ "run", more.deployment }).err)
       -- Without rules it goes to load_weights, whole.
       more[#more], more[#more - 1] = nil, nil
       assert.equal("1 parameter of worker rank 1, one of each kind, in this process: moved 64 B, verified 64 B, every byte that is written\n",
@@ -234,8 +236,8 @@ describe("sluice repl, without a terminal", function()
          .. "written\n", result.out, result.err)
    end)
 
-   it("reads statements of several lines from standard input", function()
-      local out, code = program.shell(("printf '%%s\\n' 'for i = 1, 2 do' 'print(i)' 'end' '' 'x' '#params' | $SLUICE repl %s"):format(
+   it("reads statements of several lines from standard input, up to quit", function()
+      local out, code = program.shell(("printf '%%s\\n' 'for i = 1, 2 do' 'print(i)' 'end' '' 'x' '#params' quit 'y' | $SLUICE repl %s"):format(
          program.deployment({ rules = "llama" })))
       assert.equal("1\n2\nunknown name 'x'\n21\n", out)
       assert.equal(1, code)
@@ -244,7 +246,7 @@ describe("sluice repl, without a terminal", function()
    it("helps with an example for every word", function()
       local out = answer("help", 'help "explain"')
       for _, word in ipairs({ "plan", "params", "live", "topology", "rules", "explain", "find", "why_full", "uncovered", "worker", "trainer", "bytes",
-         "rule", "forget", "reload", "edit", "diff", "save", "what_if", "dry_run", "print", "help" }) do
+         "rule", "forget", "reload", "edit", "diff", "save", "what_if", "dry_run", "print", "help", "quit" }) do
          assert.truthy(out:find("\n" .. word .. " ") or out:find("^" .. word .. " "), word)
       end
       assert.truthy(out:find('\nExample: explain "model.norm.weight"\n$'))

@@ -120,7 +120,7 @@ return { name = "forgetful", extends = "llama",
    rules = { rule "model.norm.weight" { skip = "not today" } } }
 ]])
       assert.equal(2, result.code)
-      assert.truthy(result.err:find("sluice: destination: live tensor 'model.norm.weight': nothing writes 128 of its", 1, true), result.err)
+      assert.truthy(result.err:find("sluice: destination: live tensor 'model.norm.weight' [64]: nothing writes 128 of its", 1, true), result.err)
    end)
 
    it("that do not exist is an error with their name", function()

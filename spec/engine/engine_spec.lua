@@ -246,8 +246,8 @@ describe("init", function()
       end, {rules = path})
       os.remove(path)
       each(results, function(result)
-         assert.equal("destination: refused: ranks 2, 3: live tensor 'a.weight': nothing writes 32 of its 32 bytes; give it a rule, name it "
-            .. "as the `into` of a full rule, or list it under unsourced", result.text)
+         assert.equal("destination: refused: ranks 2, 3: live tensor 'a.weight' [4, 2]: nothing writes 32 of its 32 bytes; give it a rule, name "
+            .. "it as the `into` of a full rule, or list it under unsourced", result.text)
       end)
    end)
 
@@ -382,7 +382,7 @@ describe("init", function()
       unistd.close(fd)
       each(results, function(result)
          assert.equal("destination: refused: ranks 2, 3: the plan has 1 full parameter and this worker has no load_weights; the first "
-            .. "is 'b.bias': no live parameter has its name", result.text)
+            .. "is 'b.bias': no live parameter has its name (no rules were given: the default resolver decides)", result.text)
       end)
    end)
 

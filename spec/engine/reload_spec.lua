@@ -201,8 +201,8 @@ describe("a reload of rules", function()
       {
          name = "that leave live bytes unwritten",
          after = 'return { rules = { rule "a.weight" { skip = "forgotten" }, rule "b.bias" { layout = replicate } } }',
-         text = "destination: refused: ranks 2, 3: live tensor 'a.weight': nothing writes 32 of its 32 bytes; give it a rule, name it "
-            .. "as the `into` of a full rule, or list it under unsourced",
+         text = "destination: refused: ranks 2, 3: live tensor 'a.weight' [4, 2]: nothing writes 32 of its 32 bytes; give it a rule, name "
+            .. "it as the `into` of a full rule, or list it under unsourced",
       },
       {
          name = "that want a load_weights that there is not",

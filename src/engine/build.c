@@ -48,15 +48,15 @@ void slc_build_clear(slc_build *build)
 /* ---- agreement 2 ---- */
 
 /* A parameter is often full by mistake: its name, dtype or shape is another one than the live tensor's. The reason says it. */
-static sluice_status nobody_loads(const slc_build *build, sluice_error *error)
+static sluice_status nobody_loads(const slc_build *build, bool has_rules, sluice_error *error)
 {
     size_t first = 0;
     while (slc_plan_at(build->plan, first)->mode != SLC_MODE_FULL)
         first++;
     const slc_param *param = slc_plan_at(build->plan, first);
     return slc_fail(error, SLUICE_INVALID, "destination", "the plan has %zu full %s and this worker has no load_weights; the first is "
-                    "'%.1000s': %.1000s", build->totals.full, build->totals.full == 1 ? "parameter" : "parameters", param->name,
-                    param->reason);
+                    "'%.1000s': %.1000s%s", build->totals.full, build->totals.full == 1 ? "parameter" : "parameters", param->name,
+                    param->reason, has_rules ? "" : " (no rules were given: the default resolver decides)");
 }
 
 static sluice_status resolve(slc_stages *stages, slc_buffer *destinations, sluice_error *error)
@@ -78,7 +78,7 @@ static sluice_status resolve(slc_stages *stages, slc_buffer *destinations, sluic
     if (status == SLUICE_OK)
         status = slc_resolution_check(resolution, &build->coverage, &engine->live, error);
     if (status == SLUICE_OK && build->totals.full > 0 && engine->options.callbacks.load_weights == NULL)
-        status = nobody_loads(build, error);
+        status = nobody_loads(build, stages->rules != NULL, error);
     if (status == SLUICE_OK)
         status = slc_plan_encode_destinations(plan, destinations, error);
     return status == SLUICE_OK ? slc_plan_digest_destinations(plan, build->destination_digest, error) : status;

@@ -213,7 +213,7 @@ sluice_status slc_view_window(const slc_view *view, const slc_live *live, int nd
     *window = (slc_window){ .ndim = ndim };
     char rule[160];
     if (view->ndim != live->ndim) {
-        snprintf(rule, sizeof rule, "has %d dims for %d", view->ndim, live->ndim);
+        snprintf(rule, sizeof rule, "has %d dims for %d (index(dim, i) in `at` adds one, in `from` drops one)", view->ndim, live->ndim);
         return fail_view(view, live, where, error, rule);
     }
     bool shown[SLC_MAX_DIMS] = { false };

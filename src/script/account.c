@@ -1,6 +1,7 @@
 /* account.c: whether the rules account for every live byte. Owns nothing beyond the call. */
 #include "base/error.h"
 #include "base/names.h"
+#include "plan/text.h"
 #include "script/resolve.h"
 
 static const char STAGE[] = "destination";
@@ -27,10 +28,12 @@ sluice_status slc_resolution_check(const slc_resolution *resolution, const slc_c
         const slc_live *tensor = &live->item[coverage->uncovered[i].live];
         if (slc_names_find(&expected, tensor->name) != SLC_NO_NAME)
             continue;
+        char shape[SLC_SHAPE_TEXT];
+        slc_shape_text(tensor->ndim, tensor->shape, shape);
         status = slc_fail(error, SLUICE_INVALID, STAGE,
-                          "live tensor '%s': nothing writes %lld of its %lld bytes; give it a rule, name it as the `into` of a full "
+                          "live tensor '%s' %s: nothing writes %lld of its %lld bytes; give it a rule, name it as the `into` of a full "
                           "rule, or list it under unsourced",
-                          tensor->name, (long long)coverage->uncovered[i].bytes, (long long)slc_live_bytes(tensor));
+                          tensor->name, shape, (long long)coverage->uncovered[i].bytes, (long long)slc_live_bytes(tensor));
     }
     slc_names_clear(&expected);
     return status;

@@ -89,7 +89,7 @@ local function idle_text(item)
       or "matches nothing")
 end
 
-local function write(result, alone)
+local function write(result, alone, whole)
    local lines = {}
    for _, problem in ipairs(result.problems) do
       lines[#lines + 1] = ("refused  %s (worker rank %d)"):format(problem.text, problem.rank)
@@ -102,6 +102,9 @@ local function write(result, alone)
    end
    if alone and result.workers > 1 then
       lines[#lines + 1] = ("note     worker rank %d alone was checked, of %d workers"):format(result.checked[1], result.workers)
+   end
+   if whole and not result.good then
+      lines[#lines + 1] = "note     one worker was taken to have all: neither --mesh nor the host's tensor_parallel_size says otherwise"
    end
    local totals = result.totals
    lines[#lines + 1] = ("%s: %s of %s: %d direct (%s), %d full (%s), %d alias, %d skip"):format(result.good and "good" or "not good",
@@ -122,7 +125,7 @@ function command.run(args)
       totals = plan:totals(),
    }
    json.answer(args, result, function()
-      write(result, args.rank or from.kind ~= "deployment")
+      write(result, args.rank or from.kind ~= "deployment", from.whole)
    end)
    return result.good and 0 or 1
 end

@@ -15,13 +15,12 @@ local source = require "sluice.cli.source"
 local timeline = require "sluice.picture.timeline"
 local units = require "sluice.cli.units"
 local ways = require "sluice.picture.ways"
-local words = require "sluice.picture.words"
 
 local picture = {
    name = "picture", summary = "Draws a deployment: who sends how much to whom, what takes how long, how a tensor is cut and filled.",
    example = "sluice picture examples/deployments/qwen3-235b.lua --out plan.html\n"
       .. "   sluice picture examples/deployments/llama3-8b.lua --parameter model.layers.0.mlp.down_proj.weight\n"
-      .. "   sluice picture examples/deployments/llama3-8b.lua --live model.layers.0.self_attn.qkv_proj.weight --out qkv.svg\n\n"
+      .. "   sluice picture examples/deployments/llama3-8b.lua --tensor model.layers.0.self_attn.qkv_proj.weight --out qkv.svg\n\n"
       .. "A page (.html) opens from disk and asks for nothing. The times are those of sluice simulate, by the same options. lua/PICTURE.md\n"
       .. "says what is drawn how, and what --json holds.",
 }
@@ -29,10 +28,9 @@ local picture = {
 local CELLS, STDOUT = 64, 1
 
 function picture.configure(parser)
-   source.arguments(parser, "World rank of the worker whose live tensor is drawn. The first that has it when not given.",
-      "--live-list")
+   source.arguments(parser, "World rank of the worker whose live tensor is drawn. The first that has it when not given.")
    parser:option("--parameter", "Draw how this parameter is cut on both sides, and which shard feeds which slice."):argname("<name>")
-   parser:option("--live", "Draw who fills this live tensor."):argname("<name>")
+   parser:option("--tensor", "Draw who fills this live tensor."):argname("<name>")
    parser:option("--out", "Write to FILE: a page where it ends in .html, one SVG where it ends in .svg. Characters on standard "
       .. "output when not given."):argname("<file>")
    simulate.model_options(parser)
@@ -79,7 +77,7 @@ end
 
 -- Everything that was asked for, or all of it: { { kind, data }, ... }.
 local function gather(args, plan, model)
-   local only = (args.parameter or args.live) and not (args.out and args.out:find("%.html$"))
+   local only = (args.parameter or args.tensor) and not (args.out and args.out:find("%.html$"))
    local data = {}
    if not only then
       local places = require "sluice.simulate.cost".places(model)
@@ -87,7 +85,7 @@ local function gather(args, plan, model)
       data.traffic = plan:traffic(places)
       data.prediction = predict(data.traffic, model)
    end
-   local name, live = args.parameter, args.live
+   local name, live = args.parameter, args.tensor
    if not only and (args.out or args.json) and not (name and live) then
       local some, where = interesting(plan)
       name, live = name or some, live or where
@@ -148,7 +146,7 @@ local function write_text(plan, data)
    end
    if data.traffic then
       block(plan.title .. ": " .. summary(plan, data), ways.text(data.prediction, columns, colour))
-      block("How long links are busy, " .. words.time(data.prediction.strategies[1].seconds) .. " in all",
+      block("How long links are busy, " .. units.time(data.prediction.strategies[1].seconds) .. " in all",
          timeline.text(data.prediction, columns, colour))
       block("Who sends how much to whom", matrix.text(data.traffic, columns, colour))
    end

@@ -87,7 +87,7 @@ local function statements(evaluator, next_line, first, more)
       local text
       while true do
          local line = next_line(text and more or first)
-         if line == nil then
+         if line == nil or not text and line and (line:find("^%s*quit%s*$") or line:find("^%s*exit%s*$")) then
             return text
          elseif line == false then
             return ""

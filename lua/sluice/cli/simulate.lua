@@ -65,13 +65,9 @@ end
 
 -- ---- text ----
 
-local function duration(seconds)
-   return seconds < 10 and ("%.4g ms"):format(seconds * 1e3) or ("%.1f s"):format(seconds)
-end
-
 local function wait_text(row)
    local what = row.bottleneck.name == row.phase and row.phase or row.phase .. ": " .. row.bottleneck.name
-   return what .. ", " .. duration(row.bottleneck.seconds)
+   return what .. ", " .. units.time(row.bottleneck.seconds)
 end
 
 local function table_of(result, header, cells)
@@ -104,7 +100,7 @@ local function write(here, model, traffic, result)
       lines[#lines + 1] = ""
    end
    block({ "way", "time", "waits longest for" }, function(row)
-      return { duration(row.seconds), wait_text(row) }
+      return { units.time(row.seconds), wait_text(row) }
    end)
    local sides = { "sent", "received", "link_out", "link_in", "card_out", "card_in" }
    block({ "most (over mean)", "a trainer sends", "a worker receives", "link out", "link in", "network out", "network in" },

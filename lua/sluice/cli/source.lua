@@ -20,22 +20,20 @@ local Source = {}
 Source.__index = Source
 
 --- Adds --attach, --host and --live to a command's parser.
--- @param[opt] live_option what --live is called, where that name is taken
-function source.configure(parser, live_option)
+function source.configure(parser)
    parser:option("--attach", "A running engine, at the socket that its host opened (sluice run --allow-attach), says all but the "
       .. "rules, and these unless --rules does."):argname("<socket>")
    parser:option("--host", "What the serving host says of itself (a JSON object), where no deployment says it."):argname("<host.json>")
-   parser:option(live_option or "--live", "Live tensors of the worker, where no deployment says them: a JSON list of name, dtype, shape "
+   parser:option("--live", "Live tensors of the worker, where no deployment says them: a JSON list of name, dtype, shape "
       .. "and attributes, or a safetensors file."):argname("<live.json>"):target("live_list")
 end
 
 --- Adds everything that says what is planned, and for which worker, to a command's parser.
 -- @param[opt] rank_help what --rank means there, if it has that option
--- @param[opt] live_option as for configure
-function source.arguments(parser, rank_help, live_option)
+function source.arguments(parser, rank_help)
    parser:argument("deployment", "Deployment file, or an init info (JSON) beside --host and --live."):args("?")
    parser:option("--rules", "Rule file, or the name of a family."):argname("<rules>")
-   source.configure(parser, live_option)
+   source.configure(parser)
    parser:option("--layers", "Use only the first LAYERS layers of the deployment's model."):argname("<layers>")
    parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
    if rank_help then
@@ -197,13 +195,14 @@ local function params_of(tensors)
    return "[" .. table.concat(list, ",") .. "]"
 end
 
---- A checkpoint's tensors, whole on one trainer, for workers on a mesh.
+--- A checkpoint's tensors, whole on one trainer, for workers on a mesh; `whole` is true where nobody said which mesh.
 -- @param args checkpoint, mesh, expert_mesh, host, live, rules
 function source.of_lists(args)
    local self = setmetatable({ kind = "lists", title = args.checkpoint:match("[^/]+/*$"), trainers = 1 }, Source)
    self.host, self.host_text = host_of(args.host)
    local meshes
    meshes, self.workers = meshes_of(args, self.host)
+   self.whole = not args.mesh and not self.host.tensor_parallel_size
    self.size = 1 + self.workers
    local tensors = source.tensors("checkpoint", args.checkpoint)
    if not tensors[1] then
@@ -322,12 +321,15 @@ function source.load(args)
       fault.wrong("a deployment file, an init info, or --attach must say what is to be planned")
    end
    local text = fault.read_file("deployment", args.deployment, LONGEST)
-   if text:find("^%s*{") and text:find('"world_size"', 1, true) then
+   if world.is_init_info(text) then
       local info, problem = core.json(text)
       if type(info) ~= "table" then
          fault.wrong("init: %s: %s", args.deployment, problem or "it must hold a JSON object")
       end
       return of_init_info(args, info, text)
+   elseif text:find("^%s*%[") then
+      fault.wrong("%s is a list, and a deployment file or an init info is wanted; sluice check --checkpoint takes lists of tensors",
+         args.deployment)
    elseif args.host or args.live_list then
       fault.wrong("%s is a deployment, which says what %s would", args.deployment, args.host and "--host" or "--live")
    end

@@ -19,6 +19,16 @@ function units.seconds(seconds)
    return (seconds < 10 and "%.3f s" or "%.1f s"):format(seconds)
 end
 
+--- "41.6 ms": from microseconds on
+function units.time(seconds)
+   if seconds >= 10 then
+      return ("%.1f s"):format(seconds)
+   elseif seconds >= 1 then
+      return ("%.2f s"):format(seconds)
+   end
+   return seconds >= 1e-3 and ("%.3g ms"):format(seconds * 1e3) or ("%.3g us"):format(seconds * 1e6)
+end
+
 --- Gigabytes a second as a number; 0 where no time passed.
 function units.rate(bytes, seconds)
    return seconds > 0 and bytes / seconds / 1e9 or 0

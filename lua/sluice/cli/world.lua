@@ -143,11 +143,20 @@ local function no_checkpoint(path, file)
       path:find("build/minilm", 1, true) and "; scripts/fetch-minilm brings it" or "")
 end
 
+--- Whether a file's text is an init info's, which the same option takes in some commands.
+function world.is_init_info(text)
+   return text:find("^%s*{") ~= nil and text:find('"world_size"', 1, true) ~= nil
+end
+
 --- Reads and checks the deployment that args name, and describes its model. Ends the command on wrong input.
 -- @return a world: deployment, description, trainers, workers, title, seconds (of describing)
 function world.load(args)
    local start = native.monotonic()
    local source = fault.read_file("deployment", args.deployment, LONGEST_DEPLOYMENT)
+   if world.is_init_info(source) then
+      fault.wrong("deployment: %s is an init info, and this wants a deployment file, which says what the model and both sides are",
+         args.deployment)
+   end
    local checked = fault.check(deployment.read(source, args.deployment, settings(args),
       config_beside(args.deployment)))
    if checked.rules and checked.rules:find("[/.]") then -- else it is the name of a family

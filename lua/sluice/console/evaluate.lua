@@ -176,7 +176,7 @@ function evaluate:word_names()
          list[#list + 1] = type(name) == "string" and name or nil
       end
    end
-   list[#list + 1] = "rule"
+   list[#list + 1], list[#list + 2] = "rule", "quit"
    return list
 end
 

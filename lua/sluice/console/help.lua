@@ -42,6 +42,7 @@ help.words = {
      "Where no deployment describes the model: one parameter of each kind that this worker receives, in this process." },
    { "print", "prints values", "print(#params, #live)" },
    { "help", "this list, or one word", 'help "explain"' },
+   { "quit", "ends the session, as exit and Ctrl-D do", "quit" },
 }
 
 --- The text of help, for one word or for all.

@@ -2,6 +2,7 @@
 
 local svg = require "sluice.picture.svg"
 local terminal = require "sluice.picture.terminal"
+local units = require "sluice.cli.units"
 local words = require "sluice.picture.words"
 
 local timeline = {}
@@ -59,10 +60,10 @@ end
 
 local function tip_of(row)
    if row.count == 1 then
-      return ("%s: busy for %s"):format(name_of(row), words.time(row.most))
+      return ("%s: busy for %s"):format(name_of(row), units.time(row.most))
    end
-   return ("%s (%d in use): busy for %s at least, %s on average, %s at most"):format(name_of(row), row.count, words.time(row.least),
-      words.time(row.mean), words.time(row.most))
+   return ("%s (%d in use): busy for %s at least, %s on average, %s at most"):format(name_of(row), row.count, units.time(row.least),
+      units.time(row.mean), units.time(row.most))
 end
 
 local function caption(list, all)
@@ -92,12 +93,12 @@ function timeline.draw(result)
       canvas:rect(LEFT, y + high * 0.15, WIDE, high * 0.7, { class = "panel faint" })
       canvas:rect(LEFT, y + high * 0.15, WIDE * one.most / total, high * 0.7, { class = one.kind.colour .. " faint", tip = tip_of(one) })
       canvas:rect(LEFT, y + high * 0.15, WIDE * one.least / total, high * 0.7, { class = one.kind.colour, tip = tip_of(one) })
-      canvas:text(LEFT + WIDE + 6, y + high / 2 + 4, words.time(one.most), { class = "quiet small" })
+      canvas:text(LEFT + WIDE + 6, y + high / 2 + 4, units.time(one.most), { class = "quiet small" })
    end
    if #list == 0 then
       canvas:text(LEFT, TOP + high / 2 + 4, "nothing leaves a GPU", { class = "quiet" })
    end
-   return { title = ("One update: %s, waiting longest for %s"):format(words.time(row.seconds), row.bottleneck.name),
+   return { title = ("One update: %s, waiting longest for %s"):format(units.time(row.seconds), row.bottleneck.name),
       caption = caption(list, all), width = LEFT + WIDE + 80, height = bottom + 8, canvas = canvas }
 end
 
@@ -109,7 +110,7 @@ function timeline.text(result, columns, colour)
    for _, one in ipairs(list) do
       local bar, used = terminal.bar(one.most / total, wide)
       lines[#lines + 1] = ("%-28s%s%s %s"):format(name_of(one), terminal.hue(bar, one.kind.hue, colour), ("·"):rep(wide - used),
-         words.time(one.most))
+         units.time(one.most))
    end
    lines[#lines + 1] = all > #list and ("%d links in groups of neighbours, each bar the busiest of its group"):format(all) or nil
    return lines

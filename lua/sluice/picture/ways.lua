@@ -3,6 +3,7 @@
 local style = require "sluice.picture.style"
 local svg = require "sluice.picture.svg"
 local terminal = require "sluice.picture.terminal"
+local units = require "sluice.cli.units"
 local words = require "sluice.picture.words"
 
 local ways = {}
@@ -56,11 +57,11 @@ function ways.draw(result)
          local wide = WIDE * phase.seconds / most
          if phase.seconds > 0 then
             canvas:rect(x, y + 6, wide, HIGH - 12, { class = "cell " .. style.colour(colours[phase.name], #names),
-               tip = ("%s, %s: %s, waits for %s"):format(row.title, phase.name, words.time(phase.seconds), phase.bottleneck.name) })
+               tip = ("%s, %s: %s, waits for %s"):format(row.title, phase.name, units.time(phase.seconds), phase.bottleneck.name) })
          end
          x = x + wide
       end
-      canvas:text(x + 6, y + HIGH / 2 + 4, words.time(row.seconds), { class = i == 1 and "" or "quiet" })
+      canvas:text(x + 6, y + HIGH / 2 + 4, units.time(row.seconds), { class = i == 1 and "" or "quiet" })
    end
    local x, y = LEFT, bottom + 30
    for i, name in ipairs(names) do
@@ -91,7 +92,7 @@ function ways.text(result, columns, colour)
       if not colour then -- nothing tells phases apart
          bar = { (terminal.bar(row.seconds / most, wide)) }
       end
-      lines[#lines + 1] = ("%-22s%s %s"):format(row.title, table.concat(bar), words.time(row.seconds))
+      lines[#lines + 1] = ("%-22s%s %s"):format(row.title, table.concat(bar), units.time(row.seconds))
       lines[#lines + 1] = ("%-22s%s%s"):format("", row.phase, row.phase == row.bottleneck.name and "" or ": " .. row.bottleneck.name)
    end
    if colour then

@@ -9,16 +9,6 @@ function words.bytes(count)
    return count >= 1000 and ("%s (%.0f bytes)"):format(units.bytes(count), count) or ("%d bytes"):format(count)
 end
 
---- "41.6 ms"
-function words.time(seconds)
-   if seconds >= 10 then
-      return ("%.1f s"):format(seconds)
-   elseif seconds >= 1 then
-      return ("%.2f s"):format(seconds)
-   end
-   return seconds >= 1e-3 and ("%.3g ms"):format(seconds * 1e3) or ("%.3g us"):format(seconds * 1e6)
-end
-
 --- "rank 3", "ranks 3-5"
 function words.ranks(first, last, noun)
    noun = noun or "rank"
