@@ -136,7 +136,8 @@ describe("slc_checkpoint_open()", function()
       end)
 
       it("refuses a header that claims 2^60 bytes", function()
-         refuses_file(safetensors.length(2 ^ 60) .. "{}", ": no safetensors file: its header would have 1152921504606846976 bytes, and at most 100000000 are allowed")
+         refuses_file(safetensors.length(2 ^ 60) .. "{}",
+            ": no safetensors file: its header would have 1152921504606846976 bytes, and at most 100000000 are allowed")
       end)
 
       it("refuses a header that goes on behind the file", function()

@@ -140,7 +140,8 @@ describe("slc_view_window", function()
          window({4, 6}, nil, {{2, 3}, false}, {0, 1}, 2))
       assert.equal("destination: a.lua:3: the view [4, :] of live 'w' of shape [4, 6] leaves it in dim 0",
          window({4, 6}, nil, {{4, select = true}, false}, {0}, 1))
-      assert.equal("destination: a.lua:3: the view [:] of live 'w' of shape [4, 6] has 1 dims for 2 (index(dim, i) in `at` adds one, in `from` drops one)",
+      assert.equal("destination: a.lua:3: the view [:] of live 'w' of shape [4, 6] has 1 dims for 2 "
+         .. "(index(dim, i) in `at` adds one, in `from` drops one)",
          window({4, 6}, nil, {false}, {0}, 1))
       assert.equal("destination: a.lua:3: the view [:, 1:6:2] of live 'w' of shape [4, 6] shows 2 dims of the strip's 3",
          window({4, 6}, nil, {false, {1, 3, 2}}, {0, 1}, 3))

@@ -288,7 +288,8 @@ describe("a mistake is told with its place:", function()
       { "{ at = span(0, 0, 4) }", "the view [0:4, :] of live 'w' shows [4, 16], but worker rank 1 gets [8, 16] (the box [0:8, 0:16]); "
          .. "without padding the two must be equal" },
       { "{ at = span(0, 4, 8) }", "the view [4:12, :] of live 'w' of shape [8, 16] leaves it in dim 0" },
-      { "{ at = index(0, 0) }", "the view [0, :, :] of live 'w' of shape [8, 16] has 3 dims for 2 (index(dim, i) in `at` adds one, in `from` drops one)" },
+      { "{ at = index(0, 0) }", "the view [0, :, :] of live 'w' of shape [8, 16] has 3 dims for 2 "
+         .. "(index(dim, i) in `at` adds one, in `from` drops one)" },
       { '{ from = span(0, 0, 4), pad = "zero", at = span(0, 0, 2) }', "the view [0:2, :] of live 'w' shows [2, 16], but worker rank 1 gets "
          .. "[4, 16] (the box [0:4, 0:16]); the view must have room for it" },
       { '{ into = "f32" }', "is bfloat16, but live 'f32' [8, 16] is float32; a direct destination has the same dtype" },

@@ -222,8 +222,8 @@ static sluice_status read_length(const char *file, const unsigned char *map, siz
     for (int i = 7; i >= 0; i--)
         claimed = claimed << 8 | map[i];
     if (claimed > SLC_LARGEST_HEADER)
-        return slc_refuse(error, "%s: no safetensors file: its header would have %llu bytes, and at most %d are allowed", file, (unsigned long long)claimed,
-                          SLC_LARGEST_HEADER);
+        return slc_refuse(error, "%s: no safetensors file: its header would have %llu bytes, and at most %d are allowed", file,
+                          (unsigned long long)claimed, SLC_LARGEST_HEADER);
     if (claimed > size - 8)
         return slc_refuse(error, "%s: the file is truncated: the header claims %llu bytes and %zu follow its length", file,
                           (unsigned long long)claimed, size - 8);
