@@ -296,7 +296,8 @@ function words.environment(host, meshes, live)
    local function required(key)
       local value = values[key]
       if value == nil then
-         raise("the host's description must say '%s'", tostring(key))
+         raise("the host's description must say '%s'%s", tostring(key), next(values) == nil and ", and says nothing"
+            or nearest.hint(tostring(key), nearest.keys(values)))
       end
       return value
    end

@@ -139,7 +139,9 @@ describe("a mistake is told with its place:", function()
       { '{ at = span(0, spread({ { 0 }, { 2 } }).owner[1]) }', "spread: no rank holds 1, but one holds 2" },
       { '{ at = span(0, spread({ { 0 }, 5 }).owner[1]) }', "spread[1] (5) must be a list of what rank 1 holds" },
       { '{ at = span(0, spread({ 1, 2 }, 4).owner[1]) }', "spread has a list of 2 ranks for 4" },
-      { '{ at = span(0, required "hidden_size") }', "the host's description must say 'hidden_size'" },
+      { '{ at = span(0, required "hidden_size") }', "the host's description must say 'hidden_size', and says nothing" },
+      { '{ at = span(0, required "windows") }', "the host's description must say 'windows' (did you mean window?)", { host = { window = 2 } } },
+      { '{ at = span(0, required "windows") }', "the host's description must say 'windows'", { host = { rows = 2 } } },
       { '{ at = span(0, host.hiden_size) }', "the host's description has no 'hiden_size' (did you mean hidden_size?)" },
       { '{ at = span(0, axes.tpp) }', "'tpp' is no axis of the workers' meshes, nor dp, pp, cp, tp, ep or fsdp (did you mean tp?)" },
       { '{ at = span(0, meshes.moe.ep) }', "the workers have no mesh 'moe'" },
@@ -161,7 +163,7 @@ describe("a mistake is told with its place:", function()
    }
    for _, case in ipairs(words) do
       it(case[1], function()
-         assert.equal("destination: FILE:3: " .. case[2], note(with_rule(case[1]).text))
+         assert.equal("destination: FILE:3: " .. case[2], note(with_rule(case[1], case[3]).text))
       end)
    end
 

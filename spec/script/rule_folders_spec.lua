@@ -59,7 +59,7 @@ describe("a rule file that is asked for by name", function()
       os.remove(second)
       assert.equal("DIR/home/.local/share/sluice/rules/bert.lua:2", find("bert"))
       os.remove(user)
-      assert.equal("destination: sluice/rules/bert.lua:5: the host's description must say 'num_attention_heads'", find("bert"))
+      assert.equal("destination: sluice/rules/bert.lua:5: the host's description must say 'num_attention_heads', and says nothing", find("bert"))
    end)
 
    it("is looked for in XDG_DATA_HOME in place of the home folder, unless that is a relative path", function()
