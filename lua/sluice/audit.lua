@@ -151,7 +151,7 @@ function audit.rules(view, _, context)
       answer.idle = find_idle(state)
    end
    context.plan, context.by_canonical = nil, nil
-   return core.canonical(answer)
+   return core.canonical(explain.exact(answer))
 end
 
 return audit

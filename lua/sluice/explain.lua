@@ -247,11 +247,11 @@ local function answer_name(state, answer, name)
    end
 end
 
--- Numbers that a double does not hold are texts.
-local function tidy(value)
+--- Numbers that a double does not hold become texts; `value` itself is changed.
+function explain.exact(value)
    if type(value) == "table" then
       for key, item in pairs(value) do
-         value[key] = tidy(item)
+         value[key] = explain.exact(item)
       end
    elseif type(value) == "number" and math.abs(value) > LARGEST then
       return ("%.0f"):format(value)
@@ -285,7 +285,7 @@ local function ask(state, question, problem)
                     problem = problem and (problem:gsub("^destination: ", "")) }
    answer_name(state, answer, question.name)
    state.context.plan, state.context.by_canonical = nil, nil -- they are for this call
-   return core.canonical(tidy(copy(answer)))
+   return core.canonical(explain.exact(copy(answer)))
 end
 
 --- Asks a plan whose destinations are set, as JSON.

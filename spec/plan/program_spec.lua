@@ -175,6 +175,13 @@ describe("slc_program_compile", function()
       assert.is_true(program.arena.blocks == nil)
    end)
 
+   it("refuses what it cannot count", function()
+      local plan = plan_of({1}, {8}):add {name = "w", shape = {2147483648, 1073741824}, dtype = "int8"}:set("w", {mode = "FULL"})
+      assert.equal("init: rank 0 moves more bytes than can be counted (up to parameter 'w')",
+         build.fails(C.slc_program_compile, plan.plan, nil, 0, ffi.new("slc_program")))
+      assert.equal(2 ^ 61, tonumber(plan:compile(1, build.live_set {}).bytes))
+   end)
+
    it("says so when there is no memory, at every step", function()
       local plan = plan_of({{"dp", 3}}, {2}):add {name = "w", shape = {40, 30}}:add {name = "v", shape = {4}}
       plan:direct("w", {live = "w", source = {{0, 30}, {0, 20}}, pad = true}):set("v", {mode = "FULL"})

@@ -23,6 +23,7 @@ struct slc_plan {
     slc_layout_table layouts;
     slc_param *param;
     size_t count, capacity;
+    int64_t bytes; /* of all parameters */
     slc_names names; /* number = index in param */
     slc_names texts; /* live names, reasons, places: each once */
     slc_arena arena;

@@ -238,6 +238,8 @@ static sluice_status check_param(const slc_plan *plan, const slc_param *param, i
         if (!slc_multiply(*bytes, param->shape[d], bytes) || *bytes >= SLC_MAX_BYTES)
             return slc_fail(error, SLUICE_INVALID, "init", "params[%zu] ('%s') has 2^62 bytes or more", plan->count, param->name);
     }
+    if (plan->bytes + *bytes >= SLC_MAX_BYTES)
+        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu] ('%s') and those before it have 2^62 bytes or more", plan->count, param->name);
     char where[SLC_PLACE_TEXT];
     size_t used = 0;
     slc_text_append(where, sizeof where, &used, "params[%zu] ('%.1000s')", plan->count, param->name);
@@ -263,6 +265,7 @@ sluice_status slc_plan_add(slc_plan *plan, const slc_param *param, sluice_error 
     if (number == SLC_NO_NAME)
         return slc_fail_memory(error, "init", "a parameter", sizeof *param + strlen(param->name));
     slc_param *added = &plan->param[plan->count++];
+    plan->bytes += bytes;
     *added = (slc_param){ .name = plan->names.name[number],
                           .dtype = param->dtype,
                           .ndim = param->ndim,

@@ -225,6 +225,12 @@ static bool make_fills(compiler *c, const slc_landing *landing)
 
 /* ---- segments ---- */
 
+static sluice_status fail_count(const slc_program *program, const slc_param *param, sluice_error *error)
+{
+    return slc_fail(error, SLUICE_INVALID, "init", "rank %d moves more bytes than can be counted (up to parameter '%s')", (int)program->rank,
+                    param->name);
+}
+
 /* Turns the gathered pieces and fills into the segment. */
 static sluice_status finish_segment(compiler *c, slc_segment *segment, const slc_param *param, sluice_error *error)
 {
@@ -238,20 +244,22 @@ static sluice_status finish_segment(compiler *c, slc_segment *segment, const slc
         qsort(c->pieces.item, count, sizeof *c->pieces.item, worker ? for_worker : for_trainer);
     if (count > 0) {
         segment->copy = slc_arena_take(&program->arena, count, sizeof *segment->copy);
-        bool good = segment->copy != NULL;
+        bool good = segment->copy != NULL, counted = true;
         slc_route route = { 0 };
-        for (size_t i = 0; i < count && good; i++) {
+        for (size_t i = 0; i < count && good && counted; i++) {
             const slc_piece *piece = &c->pieces.item[i];
             if (param->mode == SLC_MODE_FULL)
                 slc_route_full(param, &c->everyone, &route);
             else if (i == 0 || piece->target != route.target)
                 slc_route_direct(param, piece->target, &route);
             good = make_copy(program, &route, piece, worker ? &c->landing[piece->target] : NULL, &segment->copy[i]);
-            segment->bytes += segment->copy[i].bytes;
+            counted = !good || slc_add(segment->bytes, segment->copy[i].bytes, &segment->bytes);
             c->peer[piece->peer - c->first_peer] = true;
         }
         if (!good)
             return slc_fail_memory(error, "init", "copies", count * sizeof *segment->copy);
+        if (!counted)
+            return fail_count(program, param, error);
         segment->ncopies = (uint32_t)count;
     }
     if (c->nfills > 0) {
@@ -261,7 +269,8 @@ static sluice_status finish_segment(compiler *c, slc_segment *segment, const slc
         memcpy(segment->fill, c->fill, c->nfills * sizeof *segment->fill);
         segment->nfills = (uint32_t)c->nfills;
     }
-    program->bytes += segment->bytes;
+    if (!slc_add(program->bytes, segment->bytes, &program->bytes))
+        return fail_count(program, param, error);
     program->copies += count;
     return SLUICE_OK;
 }

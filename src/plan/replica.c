@@ -14,7 +14,7 @@ struct slc_scheduler_group {
     int32_t replicas;
     int32_t first, width; /* the window used last, */
     int64_t room; /* and the bytes it may still take before another is looked for */
-    int64_t *load;
+    uint64_t *load; /* wraps: what no memory holds is shared out less evenly, the same on every rank */
 };
 
 int32_t slc_schedule_replica(slc_schedule schedule, int64_t destination, int32_t part)
@@ -82,10 +82,10 @@ static int32_t parts_for(int64_t replicas, slc_fanout fanout, int64_t quantum)
 static int32_t least_loaded(const struct slc_scheduler_group *group, int32_t width)
 {
     int32_t replicas = group->replicas, start = (group->first + group->width) % replicas, best = start;
-    int64_t sum = 0;
+    uint64_t sum = 0;
     for (int32_t i = 0; i < width; i++)
         sum += group->load[(start + i) % replicas];
-    int64_t least = sum;
+    uint64_t least = sum;
     for (int32_t i = 1, head = start, tail = (start + width) % replicas; i < replicas; i++) {
         sum += group->load[tail] - group->load[head];
         head = head + 1 == replicas ? 0 : head + 1;
@@ -115,7 +115,7 @@ static sluice_status take_window(slc_scheduler *scheduler, struct slc_scheduler_
     }
     group->room -= bytes;
     for (int32_t i = 0; i < width && group->load != NULL; i++)
-        group->load[(group->first + i) % group->replicas] += bytes;
+        group->load[(group->first + i) % group->replicas] += (uint64_t)bytes;
     return SLUICE_OK;
 }
 

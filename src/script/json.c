@@ -206,7 +206,8 @@ static bool read_number(reader *r)
         lua_pushlstring(r->L, start, (size_t)(at - start)); /* Lua's own reading knows no locale */
         value = lua_tonumber(r->L, -1);
         lua_pop(r->L, 1);
-        if (!integer || value > EXACT || value < -EXACT)
+        bool rounded = (value == EXACT || value == -EXACT) && at[-1] != '2'; /* from 2^53 + 1 */
+        if (!integer || value > EXACT || value < -EXACT || rounded)
             note_odd(r, start, (size_t)(at - start));
     }
     lua_pushnumber(r->L, value);

@@ -5,7 +5,9 @@ local units = {}
 local steps = { { 1e12, "TB" }, { 1e9, "GB" }, { 1e6, "MB" }, { 1e3, "KB" } }
 
 --- 90.2 MB
+-- @param count a number, or its text where JSON's numbers could not tell it
 function units.bytes(count)
+   count = tonumber(count)
    for _, step in ipairs(steps) do
       if count >= step[1] then
          return ("%.2f %s"):format(count / step[1], step[2])
