@@ -3,6 +3,7 @@
 -- @module sluice.rule
 
 local check = require "sluice.check"
+local core = require "sluice.core"
 local match = require "sluice.match"
 local nearest = require "sluice.nearest"
 local rule_body = require "sluice.rule_body"
@@ -18,12 +19,15 @@ local MOST_PATTERNS = 100000 -- of all rules, pins and unsourced, one for each v
 local MOST_STRIPS = 100000 -- of all rules
 local MOST_RENAMES = 256 -- and as many strips: each name goes through all of them
 local LONGEST = 4096 -- bytes of a name
+local NO_TEXT = "is no UTF-8, which every name is"
 
 local fail = rule_body.fail
 
 local function read_pattern(pattern, complain)
    local read, problem = match.pattern(pattern)
-   if not read then
+   if read and not core.is_utf8(pattern) then
+      complain("the pattern " .. NO_TEXT)
+   elseif not read then
       complain("the pattern " .. problem)
    end
    return read

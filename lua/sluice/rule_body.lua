@@ -168,6 +168,8 @@ local function check_text(made, key, value)
       fail(made, "%s (%s) must be a text%s", key, words.shown(value), (key == "full" or key == "skip") and ": the reason" or "")
    elseif #value > LONGEST_TEXT or value:find("%z") then
       fail(made, "%s (%s) must be a text of at most %d bytes without zero characters", key, words.shown(value), LONGEST_TEXT)
+   elseif not core.is_utf8(value) then
+      fail(made, "%s (%s) must be UTF-8", key, words.shown(value))
    end
    return value
 end

@@ -172,11 +172,18 @@ local function fail(file, key, text, ...)
    check.raise("SCRIPT", ("%s: %s"):format(line_of(file, "%f[%w_]" .. key .. "%s*="), text:format(...)))
 end
 
+local function check_utf8(file, key, what, text)
+   if not core.is_utf8(text) then
+      fail(file, key, "%s (%s) must be UTF-8 without zero characters", what, words.shown(text))
+   end
+end
+
 local function check_texts(file, key, list)
    for i = 1, table.maxn(list) do
       if type(list[i]) ~= "string" or list[i] == "" then
          fail(file, key, "%s[%d] (%s) must be a text", key, i, words.shown(list[i]))
       end
+      check_utf8(file, key, ("%s[%d]"):format(key, i), list[i])
    end
 end
 
@@ -185,6 +192,9 @@ local function check_pairs(file, key, list)
       local pair = list[i]
       if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" or #pair ~= 2 then
          fail(file, key, '%s[%d] (%s) must be a pair {"from", "to"}', key, i, words.shown(pair))
+      end
+      for part = 1, 2 do
+         check_utf8(file, key, ("%s[%d][%d]"):format(key, i, part), pair[part])
       end
    end
 end
@@ -224,6 +234,8 @@ local function check_value(file, key, value, as)
    if PLAIN[kind] then
       if type(value) ~= (kind == "boolean" and "boolean" or "string") or value == "" then
          fail(file, key, "%s (%s) must be %s", key, words.shown(value), key == "full" and REASON or PLAIN[kind])
+      elseif kind ~= "boolean" then
+         check_utf8(file, key, key, value)
       end
       return
    elseif not is_list then

@@ -12,7 +12,7 @@ local ffi = require "ffi"
 local inside = require "spec.support.inside"
 
 local C = inside.declare("plan/program.h", "plan/coverage.h", "plan/replica.h", "plan/route.h", "plan/landing.h", "plan/text.h",
-   "plan/overlap.h", "plan/traffic.h", "base/dtype.h")
+   "plan/overlap.h", "plan/traffic.h", "base/dtype.h", "base/text.h")
 
 -- A state that closes lets go of the library before the last finalisers that call into it: one more handle keeps it there.
 ffi.cdef "void *dlopen(const char *path, int mode);"

@@ -87,6 +87,7 @@ describe("slc_plan_add", function()
       assert.equal("init: params[1].shape[1] (0) must be at least 1", problem {name = "b", shape = {4, 0}})
       assert.equal("init: params[1] ('b') has 2^62 bytes or more", problem {name = "b", shape = {2147483648, 536870912}})
       assert.is_nil(problem {name = "b", shape = {2147483648, 536870911}})
+      assert.equal("init: params[2] ('c') and those before it have 2^62 bytes or more", problem {name = "c", shape = {2147483648}})
       assert.equal("init: params[2] ('c'): axis 'tp' shards dim 1 of a tensor of 1 dims",
          problem {name = "c", shape = {4}, source = {{axis = "tp", shard = 1}}})
       local stranger = ffi.new("slc_param", {name = "c", dtype = C.slc_dtype_find("int8")})
@@ -109,6 +110,16 @@ describe("slc_plan_set", function()
    local function direct(...)
       return plan:try_set("a.weight", {mode = "DIRECT", where = "llama.lua:12", targets = {...}})
    end
+
+   it("is told in whole characters, however long a live tensor's name", function()
+      for _, name in ipairs { ("\195\169"):rep(2000), "a" .. ("\195\169"):rep(2000) } do
+         plan:direct("a.weight", {live = name})
+         local text = ffi.new("char[4096]")
+         C.slc_plan_destination_text(plan.plan, 0, text, 4096)
+         assert.is_true(C.slc_text_is_utf8(text))
+         assert.is_true(C.slc_text_is_utf8(plan:describe("a.weight")))
+      end
+   end)
 
    it("takes strips, views and layouts", function()
       assert.is_nil(direct({source = {{0, 4}, false}, live = "x", layout = {{axis = "tp", shard = 1}}, order = {1, 0},
@@ -206,6 +217,10 @@ describe("slc_plan_set", function()
 
    it("refuses full where it is not allowed, and says why it would be", function()
       assert.is_nil(plan:try_set("a.weight", {mode = "FULL", reason = "packed"}))
+      assert.equal("destination: parameter 'a.weight' [8, 6]: its reason (f?r) must be UTF-8",
+         plan:try_set("a.weight", {mode = "FULL", reason = "f\252r"}))
+      assert.equal("destination: ?.lua:1: parameter 'a.weight' [8, 6]: its place (?.lua:1) must be UTF-8",
+         plan:try_set("a.weight", {mode = "FULL", where = "\255.lua:1"}))
       assert.equal("destination: llama.lua:9: parameter 'b.weight' [8]: is full (no plain loader), which its"
          .. " allow_full_fallback (false) forbids",
          plan:try_set("b.weight", {mode = "FULL", reason = "no plain loader", where = "llama.lua:9"}))

@@ -61,6 +61,13 @@ describe("a hostile rule file", function()
         'FILE:1: rule "w\\0": the pattern has a zero character, which no name has' },
       { "has a zero character in a name", "return { rules = { rule 'w' { into = 'w\\0x' } } }",
         'FILE:1: rule "w": into ("w\\0x") must be a text of at most 4096 bytes without zero characters' },
+      { "has a name that is no UTF-8", "return { rules = { rule 'w' { into = '\\255' } } }", 'FILE:1: rule "w": into ("?") must be UTF-8' },
+      { "has a reason that is no UTF-8", "return { rules = { rule 'w' { skip = 'f\\252r' } } }", 'FILE:1: rule "w": skip ("f?r") must be UTF-8' },
+      { "has a pattern that is no UTF-8", "return { rules = { rule '\\255' {} } }", 'FILE:1: rule "?": the pattern is no UTF-8, which every name is' },
+      { "renames to what is no UTF-8", "return { rename = { { 'w', '\\255' } }, rules = {} }",
+        'FILE:1: rename[1][2] ("?") must be UTF-8 without zero characters' },
+      { "strips what is no UTF-8", "return { strip = { '\\255' }, rules = {} }", 'FILE:1: strip[1] ("?") must be UTF-8 without zero characters' },
+      { "has a name of its own that is no UTF-8", "return { name = '\\255', rules = {} }", 'FILE:1: name ("?") must be UTF-8 without zero characters' },
       { "has a reason of a megabyte", "return { rules = { rule 'w' { skip = ('x'):rep(1e6) } } }",
         'FILE:1: rule "w": skip ("' .. ("x"):rep(60) .. '...") must be a text of at most 4096 bytes without zero characters' },
       { "has patterns without end", [[local l = {}

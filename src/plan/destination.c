@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "plan/overlap.h"
 #include "plan/own.h"
 #include "plan/text.h"
@@ -241,6 +242,11 @@ static sluice_status check_texts(const slc_param *destination, const char *place
     if (destination->where != NULL && strlen(destination->where) > SLC_MAX_NAME)
         return slc_fail(error, SLUICE_INVALID, "destination", "%s: the name of its place has %zu bytes; %d are allowed", place,
                         strlen(destination->where), SLC_MAX_NAME);
+    const char *text[] = { destination->reason, destination->where };
+    for (int i = 0; i < 2; i++) /* both are told as JSON */
+        if (text[i] != NULL && !slc_text_is_utf8(text[i]))
+            return slc_fail(error, SLUICE_INVALID, "destination", "%s: its %s (%.1000s) must be UTF-8", place,
+                            i == 0 ? "reason" : "place", text[i]);
     return SLUICE_OK;
 }
 
@@ -416,6 +422,7 @@ void slc_plan_destination_text(const slc_plan *plan, size_t index, char *text, s
     }
     if (param->alias_of != NULL)
         slc_text_append(text, size, &used, " of '%s'", param->alias_of);
+    slc_text_tame(text); /* a name that was cut may end within a character */
 }
 
 void slc_plan_describe(const slc_plan *plan, size_t index, char *text, size_t size)
@@ -429,4 +436,5 @@ void slc_plan_describe(const slc_plan *plan, size_t index, char *text, size_t si
         slc_text_append(text, size, &used, ", because: %s", param->reason);
     if (param->where[0] != '\0')
         slc_text_append(text, size, &used, " (%s)", param->where);
+    slc_text_tame(text);
 }

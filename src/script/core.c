@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "script/canonical.h"
 #include "script/json.h"
 #include "script/modules.h"
@@ -20,6 +21,15 @@ static int core_json(lua_State *L)
     size_t length;
     const char *text = luaL_checklstring(L, 1, &length);
     return slc_json_decode(L, text, length);
+}
+
+/* is_utf8(text) -> whether it is, and has no zero byte */
+static int core_is_utf8(lua_State *L)
+{
+    size_t length;
+    const char *text = luaL_checklstring(L, 1, &length);
+    lua_pushboolean(L, strlen(text) == length && slc_text_is_utf8(text));
+    return 1;
 }
 
 static const char BUFFER[] = "sluice.buffer";
@@ -159,6 +169,7 @@ int slc_lua_open_core(lua_State *L)
         { "canonical", core_canonical },
         { "canonical_digest", core_canonical_digest },
         { "is_address", core_is_address },
+        { "is_utf8", core_is_utf8 },
         { "file", core_file },
         { "read_file", core_read_file },
         { "files", core_files },
