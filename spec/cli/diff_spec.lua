@@ -214,5 +214,34 @@ describe("sluice check", function()
       result = run("check", "llama", "--checkpoint", program.file('[{"name":"a","dtype":"int8","shape":[1]}]'), "--live", program.file("[]"),
          "--mesh", "tp")
       assert.equal("sluice: --mesh (tp) must read axis=size,axis=size, outermost first, as pp=2,tp=4\n", result.err)
+      result = run("check", "llama", "--deployment", program.deployment(), "--expert-mesh", "ep=2")
+      assert.equal("sluice: check: --deployment says the workers' mesh; --expert-mesh goes with --checkpoint\n", result.err)
+      result = run("check", "llama", "--checkpoint", "a.json", "--live", "b.json", "--set", "updates=1")
+      assert.equal("sluice: check: --set sets a key of a deployment, and --checkpoint is none\n", result.err)
+   end)
+
+   local function check_of(checkpoint, live)
+      local file = program.file('return { unsourced = { "**" }, otherwise = "full", rules = {} }', ".lua")
+      return run("check", file, "--checkpoint", program.file(checkpoint), "--live", program.file(live))
+   end
+
+   it("takes no list of tensors for what it is not", function()
+      local good = '[{"name":"a","dtype":"int8","shape":[1]}]'
+      for _, case in ipairs {
+         { '{"a":1}', nil, "%[0%]%.shape of a must be a list of whole numbers\n$" }, { "[1,null]", nil, "%[0%]%.shape of a must be a list of whole numbers\n$" },
+         { "[1]", "1", "%[0%]%.attributes of a must be an object\n$" },
+         { "[1]", '{"x":[1e999]}', "%[0%]%.attributes of a must be JSON: Cannot serialise number: must not be NaN or Inf\n$" },
+      } do
+         local list = ('[{"name":"a","dtype":"int8","shape":%s%s}]'):format(case[1], case[2] and ',"attributes":' .. case[2] or "")
+         local result = check_of(good, list)
+         assert.equal(2, result.code)
+         assert.truthy(result.err:find(case[3]), result.err)
+      end
+   end)
+
+   it("counts what no double can", function()
+      local result = check_of('[{"name":"a","dtype":"int64","shape":[9007199254740992]}]', "[]")
+      assert.equal("", result.err)
+      assert.truthy(result.out:find("1 full (72057.59 TB)", 1, true), result.out)
    end)
 end)

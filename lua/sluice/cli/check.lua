@@ -38,10 +38,16 @@ local function load(args)
    if ways > 1 then
       fault.wrong("check: --deployment, --checkpoint and --attach say the same thing; one of them is enough")
    elseif args.deployment or args.attach then
+      if args.mesh or args.expert_mesh then
+         fault.wrong("check: %s says the workers' mesh; %s goes with --checkpoint", args.deployment and "--deployment" or "--attach",
+            args.mesh and "--mesh" or "--expert-mesh")
+      end
       return source.load({ deployment = args.deployment, attach = args.attach, rules = args.rules, host = args.host, live_list = args.live_list,
                            set = args.set })
    elseif not args.checkpoint or not args.live_list then
       fault.wrong("check: --deployment, --attach, or --checkpoint and --live, must say what the rules are for")
+   elseif args.set and args.set[1] then
+      fault.wrong("check: --set sets a key of a deployment, and --checkpoint is none")
    end
    return source.of_lists(args)
 end

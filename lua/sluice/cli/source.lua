@@ -61,17 +61,23 @@ local function tensor_of(stage, path, i, item)
    if type(item) ~= "table" or type(item.name) ~= "string" or type(item.dtype) ~= "string" or type(item.shape) ~= "table" then
       fault.wrong("%s must have a name, a dtype and a shape", place)
    end
-   for _, extent in ipairs(item.shape) do
+   for key in pairs(item.shape) do
+      local extent = type(key) == "number" and item.shape[key]
       if type(extent) ~= "number" or extent < 0 or extent % 1 ~= 0 then
          fault.wrong("%s.shape of %s must be a list of whole numbers", place, item.name)
       end
    end
-   local attributes = item.attributes
+   local attributes, text = item.attributes, nil
    if attributes ~= nil and type(attributes) ~= "table" then
       fault.wrong("%s.attributes of %s must be an object", place, item.name)
+   elseif attributes and next(attributes) then
+      local good
+      good, text = pcall(cjson.encode, attributes)
+      if not good then
+         fault.wrong("%s.attributes of %s must be JSON: %s", place, item.name, text)
+      end
    end
-   return { name = item.name, dtype = item.dtype, shape = item.shape, strides = item.strides,
-            attributes = attributes and next(attributes) and cjson.encode(attributes) or nil }
+   return { name = item.name, dtype = item.dtype, shape = item.shape, strides = item.strides, attributes = text }
 end
 
 local function tensors_of(stage, path, list)
