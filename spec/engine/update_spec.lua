@@ -243,7 +243,7 @@ describe("update", function()
          assert.equal("new", result.after)
          assert.equal("dirty", result.version)
          if rank ~= 3 then
-            assert.equal("abort: rank 3 (process) gave up: rank 3 gave the update up", tidy(result.err.text))
+            assert.equal("abort: rank 3 (process) gave up: the host gave the update up", tidy(result.err.text))
             assert.equal("cancelled", result.err.status)
          end
       end)

@@ -93,7 +93,7 @@ sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error)
     if (status != SLUICE_OK)
         return status;
     sluice_error cause = SLUICE_ERROR_INIT;
-    slc_fail(&cause, SLUICE_CANCELLED, "abort", "rank %d gave the update up", engine->options.rank);
+    slc_fail(&cause, SLUICE_CANCELLED, "abort", "the host gave the update up");
     cause.rank = engine->options.rank;
     if (engine->state == SLUICE_STATE_UPDATING)
         (void)slc_engine_fail(engine, &cause);
