@@ -11,8 +11,9 @@ package.path = "./?.lua;" .. package.path
 local wanted = require "scripts.faults_wanted"
 
 local ROADS = {"map", "pull", "ring"}
--- Deadlines in seconds: of everything, of joining where the fault hits that, of a phase where the victim comes late.
-local DEADLINE, CONNECT, PHASE = 30, 5, 2.5
+-- Deadlines in seconds: of everything, of joining where the fault hits that, of a phase where the victim comes late; on GPUs
+-- the real libraries take seconds until ranks have met.
+local DEADLINE, CONNECT, PHASE, PHASE_M2N = 30, 5, 2.5, 8
 
 local build = arg[1]
 local options = {beat = 0.4, delay = 10, jobs = 8}
@@ -64,8 +65,12 @@ end
 
 -- ---- cases ----
 
+local function phase_deadline()
+   return options.m2n and PHASE_M2N or PHASE
+end
+
 local function seconds_expected(case)
-   return case.fault == "delay" and options.delay or case.fault == "late" and 2 * PHASE
+   return case.fault == "delay" and options.delay or case.fault == "late" and 2 * phase_deadline()
       or case.phase == "connect" and CONNECT or case.fault == "stop" and 1 or 0
 end
 
@@ -91,7 +96,7 @@ end
 local function command_of(case)
    local longest = DEADLINE + options.delay
    local waits = ("deadline=%g connect=%g phase_deadline=%g delay=%g beat=%g"):format(longest, case.fault == "delay" and longest or CONNECT,
-      case.fault == "late" and PHASE or 0, options.delay, options.beat)
+      case.fault == "late" and phase_deadline() or 0, options.delay, options.beat)
    return ("%s/spec/faults_driver phase=%s fault=%s victim=%d %s road=%s smaller=%d secure=%d"):format(build, case.phase, case.fault,
       case.victim, waits, case.road, case.smaller and 1 or 0, case.key and 1 or 0)
 end
@@ -104,7 +109,7 @@ local function finish(case, text)
       case.pending = said.unavailable
    else
       case.said = said
-      case.wrong, case.seconds, case.outcome = wanted.judge(case, said)
+      case.wrong, case.seconds, case.outcome, case.lost = wanted.judge(case, said)
    end
 end
 
@@ -211,7 +216,7 @@ local function cell_text(case)
    elseif #case.wrong > 0 then
       return "WRONG"
    end
-   return ("%s %.2f s"):format(case.outcome, case.seconds)
+   return ("%s %.2f s%s"):format(case.outcome, case.seconds, case.lost > 0 and "*" or "")
 end
 
 local function print_cells(cases)
@@ -316,11 +321,12 @@ local filtered = options.phase or options.fault or options.victim or options.sam
 local cases = options.crowd and not filtered and {} or make_cases()
 local seconds = run(cases)
 local crowds = (options.crowd or not filtered) and run_crowds() or {}
-local counts = {crowds = #crowds, cases = 0, wrong = 0, pending = 0, impossible = 0, blind = 0}
+local counts = {crowds = #crowds, cases = 0, wrong = 0, pending = 0, impossible = 0, blind = 0, lost = 0}
 for _, case in ipairs(cases) do
    local kind = case.impossible and "impossible" or case.pending and "pending" or "cases"
    counts[kind] = counts[kind] + 1
    counts.wrong = counts.wrong + (case.wrong and #case.wrong > 0 and 1 or 0)
+   counts.lost = counts.lost + ((case.lost or 0) > 0 and 1 or 0)
    counts.blind = counts.blind + (case.said and case.said.shared_memory < 0 and 1 or 0)
 end
 for _, crowd in ipairs(crowds) do
@@ -338,6 +344,8 @@ else
    print_wrong(cases)
    print_crowds(crowds)
    io.write(counts.blind > 0 and ("\n/dev/shm was not looked at in %d cases: that wants root\n"):format(counts.blind) or "")
+   io.write(counts.lost > 0 and ("\n*: a process lost its GPU within a reshard and said so: it must be started anew (%d cases)\n"):format(
+      counts.lost) or "")
    io.write(("\n%d cases, %d wrong, %d pending, %d that cannot exist, in %.0f s with beats of %g s\n"):format(counts.cases, counts.wrong,
       counts.pending, counts.impossible, seconds, options.beat))
 end

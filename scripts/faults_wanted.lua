@@ -78,6 +78,13 @@ local function is_right(case, rank)
       or case.fault == "cut" and case.victim == 0 and rank.text:find("was lost: its connection ended", 1, true) ~= nil
 end
 
+--- Whether a rank could not begin again because a process has lost its GPU, as nccl_m2n's kernels can make it: they go on
+-- waiting for a rank that is gone, and nothing but the loss of their memory ends them. Errors say so.
+local function lost_its_gpu(case, rank)
+   return case.road == "m2n" and (rank.again:find("has lost that GPU: start it anew", 1, true)
+      or rank.again:find("nccl_m2n works in it no more: start the process anew", 1, true)) ~= nil
+end
+
 local function judge_answer(case, rank, want, deadline_allowed)
    if rank.status == "ok" then
       return want == "named" and "succeeded, it must end with an error" or nil
@@ -100,21 +107,24 @@ local function judge_process(rank, gone)
    elseif rank.signal ~= 0 or rank.exit ~= 0 then
       return ("ended with %s %d"):format(rank.signal ~= 0 and "signal" or "exit status", rank.signal ~= 0 and rank.signal or rank.exit)
    elseif not rank.fresh and rank.descriptors[1] ~= rank.descriptors[2] then
-      return ("has %d descriptors after shutdown, it had %d"):format(rank.descriptors[2] - 2, rank.descriptors[1] - 2)
+      return ("has %d descriptors after shutdown (%s), it had %d (%s)"):format(rank.descriptors[2] - 2, rank.open_after,
+         rank.descriptors[1] - 2, rank.open_before)
    elseif not rank.fresh and rank.threads[1] ~= rank.threads[2] then
       return ("has %d threads after shutdown, it had %d"):format(rank.threads[2] - 2, rank.threads[1] - 2)
    elseif rank.descriptors[3] > rank.descriptors[1] then
-      return ("has %d descriptors at its end, it had %d"):format(rank.descriptors[3] - 2, rank.descriptors[1] - 2)
+      return ("has %d descriptors at its end (%s), it had %d (%s)"):format(rank.descriptors[3] - 2, rank.open_at_the_end,
+         rank.descriptors[1] - 2, rank.open_before)
    elseif rank.threads[3] ~= rank.threads[1] then
       return ("has %d threads at its end, it had %d"):format(rank.threads[3] - 2, rank.threads[1] - 2)
    end
 end
 
---- Judges what the driver printed for a case ({phase, fault, victim, smaller, key}).
--- @return list of what is wrong, each with its rank; the worst time of the other ranks; "named" or "ok"
+--- Judges what the driver printed for a case ({phase, fault, victim, smaller, key, road}).
+-- @return list of what is wrong, each with its rank; the worst time of the other ranks; "named" or "ok"; how many ranks
+--    could not begin again because a process of theirs lost its GPU (road "m2n" alone)
 function wanted.judge(case, said)
    local want, deadline_allowed = wanted.outcome(case.phase, case.fault, case.victim, case.key)
-   local wrong, worst, answers = {}, 0, {}
+   local wrong, worst, answers, lost = {}, 0, {}, 0
    local function note(rank, text)
       if text then
          wrong[#wrong + 1] = ("rank %d%s %s"):format(rank.rank, rank.fresh and " (the new one)" or "", text)
@@ -129,7 +139,9 @@ function wanted.judge(case, said)
          worst = is_victim and worst or math.max(worst, rank.after_s)
       end
       note(rank, judge_process(rank, gone))
-      if rank.again ~= "ok" and not rank.hung and not gone and not (is_victim and case.smaller) then
+      if lost_its_gpu(case, rank) then
+         lost = lost + 1
+      elseif rank.again ~= "ok" and not rank.hung and not gone and not (is_victim and case.smaller) then
          note(rank, "cannot begin again: " .. (rank.again == "" and "it did not come to it" or rank.again))
       end
    end
@@ -148,7 +160,7 @@ function wanted.judge(case, said)
    if said.reports ~= "" then
       wrong[#wrong + 1] = "a sanitizer reports:\n" .. said.reports
    end
-   return wrong, worst, answers.named and "named" or "ok"
+   return wrong, worst, answers.named and "named" or "ok", lost
 end
 
 return wanted

@@ -65,6 +65,7 @@ typedef struct case_seat {
     double at;           /* when the call that ended the first life returned */
     char call[32], text[TEXT], again[TEXT]; /* again: "" for none, "ok", or what went wrong in the second life */
     int descriptors[3], threads[3]; /* before, after the first life, after the second */
+    char open[3][400];   /* what the descriptors are, as "4 socket, 2 /dev/null" */
     bool lists;          /* failure_json accounts for every parameter, or there was no failure of an update */
 } case_seat;
 
@@ -124,6 +125,11 @@ void model_forget_values(model *own); /* a worker's, before an update */
 bool model_holds(model *own, int number, char *why, size_t size);
 /* What load_weights got. */
 sluice_status model_load(model *own, const sluice_tensor *tensor, sluice_error *error);
+
+/* ---- faults_stock.c ---- */
+
+/* Descriptors and threads of this process, at one of the three times of case_seat. */
+void take_stock(case_seat *seat, int index);
 
 /* ---- faults_rank.c ---- */
 

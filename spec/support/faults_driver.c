@@ -249,6 +249,9 @@ static void print_seat(int index)
     print_named("state", sluice_state_text((sluice_state)seat->state), strlen(sluice_state_text((sluice_state)seat->state)));
     print_named("text", seat->text, strlen(seat->text));
     print_named("again", seat->again, strlen(seat->again));
+    static const char *const open_at[] = { "open_before", "open_after", "open_at_the_end" };
+    for (int i = 0; i < 3; i++)
+        print_named(open_at[i], seat->open[i], strlen(seat->open[i]));
     printf("\"named\":%d,\"after_s\":%.3f,\"lists\":%s,\"descriptors\":[%d,%d,%d],\"threads\":[%d,%d,%d],\"exit\":%d,\"signal\":%d}", seat->named,
            seat->at > 0 && shared->fault_at > 0 ? seat->at - shared->fault_at : 0, seat->lists ? "true" : "false", seat->descriptors[0],
            seat->descriptors[1], seat->descriptors[2], seat->threads[0], seat->threads[1], seat->threads[2],

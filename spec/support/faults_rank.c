@@ -6,7 +6,6 @@
 
 #include "base/memory.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -297,24 +296,6 @@ static bool lists_are_whole(void)
     return found == 2 * BATCHES;
 }
 
-static int entries(const char *path)
-{
-    int count = 0;
-    DIR *folder = opendir(path);
-    while (folder != NULL && readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
-}
-
-static void take_stock(int index)
-{
-    for (int i = 0; i < 100 && index > 0 && entries("/proc/self/task") != me.seat->threads[0]; i++)
-        usleep(1000); /* a thread that was joined is in /proc for a moment more */
-    me.seat->descriptors[index] = entries("/proc/self/fd");
-    me.seat->threads[index] = entries("/proc/self/task");
-}
-
 static void first_life(void)
 {
     case_board *board = me.board;
@@ -332,7 +313,7 @@ static void first_life(void)
         status = model_own(&me.model, me.engine, differs(PHASE_ROUND_2), 1, &error);
     if (status == SLUICE_OK)
         status = model_info(board->address, port, TRAINERS, workers, differs(PHASE_ROUND_1), &info, &error);
-    take_stock(0);
+    take_stock(me.seat, 0);
     bool triggered = me.victim && (plan->phase == PHASE_CONNECT ? after_coming(plan->fault) && me.rank != 0
                                                                 : plan->phase == PHASE_LOAD && me.rank < TRAINERS);
     if (triggered && pthread_create(&thread, NULL, wait_for_trigger, NULL) != 0)
@@ -360,7 +341,7 @@ static void first_life(void)
     if (triggered)
         pthread_join(thread, NULL);
     sluice_free(info);
-    take_stock(1);
+    take_stock(me.seat, 1);
     atomic_store(&me.seat->settled, 1);
 }
 
@@ -415,13 +396,13 @@ static void end_life(void)
     if (me.engine != NULL) {
         sluice_shutdown(me.engine, NULL);
         if (counts_tensors)
-            take_stock(2);
+            take_stock(me.seat, 2);
         model_free(&me.model, me.engine);
     }
     sluice_engine_destroy(me.engine);
     me.engine = NULL;
     if (!counts_tensors)
-        take_stock(2);
+        take_stock(me.seat, 2);
     atomic_store(&me.seat->finished, 1);
     exit(0);
 }
@@ -444,7 +425,7 @@ _Noreturn void rank_live(case_board *shared, int rank, bool fresh)
     if (fresh && on_gpu())
         model_touch_gpu(rank);
     if (fresh)
-        take_stock(0);
+        take_stock(me.seat, 0);
     else
         first_life();
     while (atomic_load(&shared->again) == 0 && atomic_load(&shared->quit) == 0)
