@@ -506,8 +506,19 @@ PUBLIC ncclResult_t ncclCommFinalize(ncclComm_t comm)
     return ncclSuccess;
 }
 
+/* On a thread without a device NCCL would leave the first one behind as the current one, with a context of its own. */
+static void want_device(const char *call)
+{
+    CUdevice device;
+    if (has_driver(&device))
+        return;
+    fprintf(stderr, "nccl_on_cpu: %s on a thread without a device\n", call);
+    abort();
+}
+
 static ncclResult_t end(ncclComm_t comm, bool aborts)
 {
+    want_device("an end");
     comm->aborting = comm->aborting || aborts;
     if (comm->joined_thread)
         (void)pthread_join(comm->joining, NULL);
@@ -533,6 +544,7 @@ PUBLIC ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
     if (flags != 0)
         return say(ncclInvalidArgument, "flags of a revoke must be 0");
+    want_device("a revoke");
     comm->revoked = comm->aborting = true;
     return ncclInProgress;
 }

@@ -94,9 +94,7 @@ sluice_status slc_epoch_open(slc_keep *keep, const slc_device *device, int32_t m
     }
     made->max_cta = max_cta;
     made->users = 1;
-    made->push = device->cuda->CtxPushCurrent;
-    made->pop = device->cuda->CtxPopCurrent;
-    made->context = device->context;
+    made->current = slc_device_current(device);
     pthread_mutex_lock(&process.books);
     process.members++;
     pthread_mutex_unlock(&process.books);
@@ -118,7 +116,7 @@ sluice_status slc_epoch_twin(slc_m2n_member *member, slc_wait *wait, sluice_erro
     sluice_status status = slc_comm_settle(&member->comm, result, "ncclCommSplit", wait, error);
     if (status != SLUICE_OK)
         return status; /* *made stays: whatever is still under way may write to it */
-    member->twin = (slc_comm){ .nccl = &member->nccl, .handle = *made, .rank = member->comm.rank };
+    member->twin = (slc_comm){ .nccl = &member->nccl, .handle = *made, .current = member->current, .rank = member->comm.rank };
     slc_release(made);
     return member->twin.handle != NULL ? SLUICE_OK : slc_fail(error, SLUICE_SYSTEM, wait->stage, "ncclCommSplit made no communicator");
 }
@@ -206,8 +204,7 @@ static void carry_out(struct work *work)
     slc_m2n_member *member = work->member;
     const slc_m2n_config config = { .size = sizeof config, .magic = SLC_M2N_MAGIC, .version = SLC_M2N_API,
                                     .max_cta = member->max_cta > 0 ? member->max_cta : SLC_M2N_DEFAULT };
-    CUcontext left;
-    if (member->push(member->context) != CUDA_SUCCESS) {
+    if (slc_current_enter(&member->current) != CUDA_SUCCESS) {
         work->result = ncclUnhandledCudaError;
         work->call = "entering the GPU's context";
         return;
@@ -216,7 +213,7 @@ static void carry_out(struct work *work)
         (void)note(work, member->m2n.finalize(member->handle), "ncclM2nFinalize");
     else if (member->handle != NULL || note(work, member->m2n.init(&member->handle, &config), "ncclM2nInit"))
         submit(work);
-    (void)member->pop(&left);
+    slc_current_leave(&member->current);
 }
 
 /* Whether the library may still be called for this. */
@@ -296,12 +293,16 @@ sluice_status slc_epoch_submit(slc_m2n_member *member, slc_orders *orders, bool 
 struct revoke {
     ncclResult_t (*call)(ncclComm_t comm, int flags);
     ncclComm_t comm;
+    slc_current current;
 };
 
 static void run_revoke(void *context)
 {
     const struct revoke *revoke = context;
+    bool entered = slc_current_enter(&revoke->current) == CUDA_SUCCESS;
     (void)revoke->call(revoke->comm, 0);
+    if (entered)
+        slc_current_leave(&revoke->current);
 }
 
 void slc_epoch_break(slc_m2n_member *member)
@@ -312,7 +313,7 @@ void slc_epoch_break(slc_m2n_member *member)
     struct revoke *revoke = member->twin.handle == NULL || again ? NULL : slc_allocate_zeroed(1, sizeof *revoke);
     if (revoke == NULL)
         return;
-    *revoke = (struct revoke){ .call = member->m2n.revoke, .comm = member->twin.handle };
+    *revoke = (struct revoke){ .call = member->m2n.revoke, .comm = member->twin.handle, .current = member->current };
     if (slc_apart_start(run_revoke, slc_release, revoke, &apart, NULL) != SLUICE_OK || slc_apart_end(apart, LONGEST_END_S))
         slc_release(revoke);
 }

@@ -26,9 +26,7 @@ typedef struct slc_m2n_member {
     int32_t max_cta;        /* 0: the library's own choice */
     int users;              /* transports */
     bool broken;            /* a call or its device work failed: nothing but the end may follow */
-    PFN_cuCtxPushCurrent_v4000 push;
-    PFN_cuCtxPopCurrent_v4000 pop;
-    CUcontext context;
+    slc_current current;
 } slc_m2n_member;
 
 /*

@@ -155,12 +155,17 @@ sluice_status slc_comm_join(slc_comm *comm, const unsigned char *id, int32_t ind
 struct ending {
     ncclResult_t (*call)(ncclComm_t comm);
     ncclComm_t handle;
+    slc_current current;
 };
 
+/* On a thread without a device NCCL would make the first one current when it is through, which costs a context there. */
 static void run_ending(void *context)
 {
     const struct ending *ending = context;
+    bool entered = slc_current_enter(&ending->current) == CUDA_SUCCESS;
     (void)ending->call(ending->handle);
+    if (entered)
+        slc_current_leave(&ending->current);
 }
 
 /* NCCL's abort waits for its own threads and kernels. */
@@ -171,7 +176,7 @@ void slc_comm_abort(slc_comm *comm, const slc_log *log)
         return;
     struct ending *ending = slc_allocate_zeroed(1, sizeof *ending);
     if (ending != NULL)
-        *ending = (struct ending){ .call = comm->nccl->CommAbort, .handle = comm->handle };
+        *ending = (struct ending){ .call = comm->nccl->CommAbort, .handle = comm->handle, .current = comm->current };
     if (ending == NULL || slc_apart_start(run_ending, slc_release, ending, &apart, NULL) != SLUICE_OK) {
         slc_release(ending);
         (void)comm->nccl->CommAbort(comm->handle);

@@ -5,6 +5,7 @@
 #ifndef SLC_TRANSPORT_NCCL_COMM_H
 #define SLC_TRANSPORT_NCCL_COMM_H
 
+#include "transport/nccl/device.h"
 #include "transport/nccl_find.h"
 #include "transport/wait.h"
 
@@ -44,6 +45,7 @@ sluice_status slc_nccl_make_id(const slc_nccl *nccl, unsigned char *id, sluice_e
 typedef struct slc_comm {
     const slc_nccl *nccl; /* borrowed */
     ncclComm_t handle;    /* NULL: none */
+    slc_current current;  /* the device that NCCL finds there, also on a thread that only ends it */
     int32_t rank;         /* of this process, in the world, for messages */
     bool broken;          /* only abort may follow */
 } slc_comm;

@@ -41,6 +41,22 @@ void slc_device_leave(const slc_device *device)
     (void)device->cuda->CtxPopCurrent(&left);
 }
 
+slc_current slc_device_current(const slc_device *device)
+{
+    return (slc_current){ .push = device->cuda->CtxPushCurrent, .pop = device->cuda->CtxPopCurrent, .context = device->context };
+}
+
+CUresult slc_current_enter(const slc_current *current)
+{
+    return current->push(current->context);
+}
+
+void slc_current_leave(const slc_current *current)
+{
+    CUcontext left;
+    (void)current->pop(&left);
+}
+
 sluice_status slc_place_of(const slc_cuda *cuda, const void *data, const char *stage, slc_place *place, sluice_error *error)
 {
     /* Some are documented as booleans and enumerations without a width: each gets eight bytes. */

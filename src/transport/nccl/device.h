@@ -25,6 +25,17 @@ void slc_device_close(slc_device *device); /* a closed one is allowed */
 sluice_status slc_device_enter(const slc_device *device, const char *stage, sluice_error *error);
 void slc_device_leave(const slc_device *device);
 
+/* A device as any thread can enter it, whatever became of the slc_device since; for calls that are made apart. */
+typedef struct slc_current {
+    PFN_cuCtxPushCurrent_v4000 push;
+    PFN_cuCtxPopCurrent_v4000 pop;
+    CUcontext context;
+} slc_current;
+
+slc_current slc_device_current(const slc_device *device);
+CUresult slc_current_enter(const slc_current *current); /* only after CUDA_SUCCESS is there anything to leave */
+void slc_current_leave(const slc_current *current);
+
 /* What lies behind a pointer. */
 typedef struct slc_place {
     bool on_device;

@@ -382,7 +382,7 @@ sluice_status slc_wire_join(slc_transport *transport, const unsigned char *id, c
     double began = slc_now_s();
     sluice_status status = find_members(transport, rank, count, &own, error);
     if (status == SLUICE_OK && wire->comm.handle == NULL) {
-        wire->comm = (slc_comm){ .nccl = &wire->nccl, .rank = transport->config.rank };
+        wire->comm = (slc_comm){ .nccl = &wire->nccl, .current = slc_device_current(&transport->device), .rank = transport->config.rank };
         status = slc_comm_join(&wire->comm, id, own, (int32_t)count, transport->config.max_cta, wait, error);
     }
     if (status == SLUICE_OK && wire->open)
