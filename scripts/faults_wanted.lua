@@ -78,8 +78,8 @@ local function is_right(case, rank)
       or case.fault == "cut" and case.victim == 0 and rank.text:find("was lost: its connection ended", 1, true) ~= nil
 end
 
---- Whether a rank could not begin again because a process has lost its GPU, as nccl_m2n's kernels can make it: they go on
--- waiting for a rank that is gone, and nothing but the loss of their memory ends them. Errors say so.
+--- Whether a rank could not begin again because a process has lost its GPU, as nccl_m2n can make it: its stream goes on
+-- waiting for a rank that is gone, and nothing but the loss of its memory ends that. Errors say so.
 local function lost_its_gpu(case, rank)
    return case.road == "m2n" and (rank.again:find("has lost that GPU: start it anew", 1, true)
       or rank.again:find("nccl_m2n works in it no more: start the process anew", 1, true)) ~= nil
@@ -99,22 +99,36 @@ local function judge_answer(case, rank, want, deadline_allowed)
    end
 end
 
-local function judge_process(rank, gone)
+--- How many descriptors and threads more a process may have after it used a road. On GPUs NCCL 2.30 and nccl_m2n keep some from
+-- their first use on, and CUDA's runtime, by which they go, keeps the GPU's context, whose own a new process did not have when
+-- it was counted.
+local function kept(case, rank)
+   if case.road ~= "m2n" or not rank.open_before:find("/dev/nvidia", 1, true) then
+      return 0, 0
+   end
+   return rank.fresh and 44 or 24, 2
+end
+
+local function judge_process(case, rank, over)
+   local descriptors, threads = kept(case, rank)
+   local function grew(counts, at, most)
+      return counts[at] > counts[1] + most or counts[at] < counts[1]
+   end
    if rank.hung then
       return ("hangs in %s"):format(rank.settled and "the second world" or rank.call)
-   elseif gone then
+   elseif over then
       return
    elseif rank.signal ~= 0 or rank.exit ~= 0 then
       return ("ended with %s %d"):format(rank.signal ~= 0 and "signal" or "exit status", rank.signal ~= 0 and rank.signal or rank.exit)
-   elseif not rank.fresh and rank.descriptors[1] ~= rank.descriptors[2] then
+   elseif not rank.fresh and grew(rank.descriptors, 2, descriptors) then
       return ("has %d descriptors after shutdown (%s), it had %d (%s)"):format(rank.descriptors[2] - 2, rank.open_after,
          rank.descriptors[1] - 2, rank.open_before)
-   elseif not rank.fresh and rank.threads[1] ~= rank.threads[2] then
+   elseif not rank.fresh and grew(rank.threads, 2, threads) then
       return ("has %d threads after shutdown, it had %d"):format(rank.threads[2] - 2, rank.threads[1] - 2)
-   elseif rank.descriptors[3] > rank.descriptors[1] then
+   elseif rank.descriptors[3] > rank.descriptors[1] + descriptors then
       return ("has %d descriptors at its end (%s), it had %d (%s)"):format(rank.descriptors[3] - 2, rank.open_at_the_end,
          rank.descriptors[1] - 2, rank.open_before)
-   elseif rank.threads[3] ~= rank.threads[1] then
+   elseif grew(rank.threads, 3, threads) then
       return ("has %d threads at its end, it had %d"):format(rank.threads[3] - 2, rank.threads[1] - 2)
    end
 end
@@ -131,6 +145,9 @@ function wanted.judge(case, said)
       end
    end
    for _, rank in ipairs(said.ranks) do
+      lost = lost + (lost_its_gpu(case, rank) and 1 or 0) -- then there is no new world, and how a process ends is CUDA's
+   end
+   for _, rank in ipairs(said.ranks) do
       local is_victim = rank.rank == case.victim and not rank.fresh
       local gone = is_victim and not rank.settled and (case.fault == "kill" or case.fault == "exit")
       if not rank.fresh and (not is_victim or want == "ok" and not gone) then
@@ -138,10 +155,8 @@ function wanted.judge(case, said)
          answers[rank.status == "ok" and "ok" or "named"] = true
          worst = is_victim and worst or math.max(worst, rank.after_s)
       end
-      note(rank, judge_process(rank, gone))
-      if lost_its_gpu(case, rank) then
-         lost = lost + 1
-      elseif rank.again ~= "ok" and not rank.hung and not gone and not (is_victim and case.smaller) then
+      note(rank, judge_process(case, rank, gone or lost > 0))
+      if lost == 0 and rank.again ~= "ok" and not rank.hung and not gone and not (is_victim and case.smaller) then
          note(rank, "cannot begin again: " .. (rank.again == "" and "it did not come to it" or rank.again))
       end
    end
