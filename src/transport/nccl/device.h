@@ -32,7 +32,7 @@ typedef struct slc_current {
     CUcontext context;
 } slc_current;
 
-slc_current slc_device_current(const slc_device *device);
+slc_current slc_device_current(const slc_device *device); /* of an open one */
 CUresult slc_current_enter(const slc_current *current); /* only after CUDA_SUCCESS is there anything to leave */
 void slc_current_leave(const slc_current *current);
 
