@@ -50,7 +50,7 @@ describe("sluice run", function()
    it("prints plain lines of progress and a summary", function()
       local result = good(program.run({ "run", program.deployment() }))
       assert.truthy(result.err:find("7 ranks ready in ", 1, true), result.err)
-      assert.truthy(result.err:find("update 2 of 2: verified, every live byte of 4 workers", 1, true), result.err)
+      assert.truthy(result.err:find("\nupdate 2 of 2: [^\n]* GB/s\nupdate 2 of 2: verified, every live byte of 4 workers"), result.err)
       assert.is_nil(result.err:find("[\r\27]"))
       for _, name in ipairs({ "direct", "full", "alias", "skip", "live", "seconds", "moved", "verified" }) do
          assert.truthy(result.out:find("\n" .. name .. " "), name)

@@ -69,6 +69,14 @@ function take.progress(self, rank, event)
    self.show:bar(title(self, update), update.bytes, self.expected, self.now() - update.began)
 end
 
+-- Workers may have verified before the last trainer says that it is done.
+local function tell_verified(self, update)
+   if update.verified == self.here.workers and update.updated == self.here.size then
+      self.show:line("%s: verified, every live byte of %s (%s)", title(self, update), units.count(self.here.workers, "worker"),
+         units.bytes(update.checked))
+   end
+end
+
 function take.updated(self, rank, event)
    local update, own = of_update(self, event.update), self.of_rank[rank] or {}
    self.of_rank[rank] = own
@@ -86,6 +94,7 @@ function take.updated(self, rank, event)
       self.received = self.received + update.bytes
       self.show:line("%s: %s in %s, %.2f GB/s", title(self, update), units.bytes(update.bytes), units.seconds(update.seconds),
          units.rate(update.bytes, update.seconds))
+      tell_verified(self, update)
    end
 end
 
@@ -96,8 +105,7 @@ function take.verified(self, _, event)
    update.verify_s = math.max(update.verify_s, event.seconds)
    if update.verified == self.here.workers then
       self.checked = self.checked + update.checked
-      self.show:line("%s: verified, every live byte of %s (%s)", title(self, update), units.count(self.here.workers, "worker"),
-         units.bytes(update.checked))
+      tell_verified(self, update)
    else
       self.show:status("%s: verified %d of %d workers", title(self, update), update.verified, self.here.workers)
    end
