@@ -146,7 +146,7 @@ static void chunk(int64_t extent, int32_t n, int32_t i, int64_t *low, int64_t *h
 
 rect held(const tensor *t, int cut, int32_t n, int32_t i)
 {
-    rect r;
+    rect r = { 0 };
     for (int d = 0; d < t->ndim; d++) {
         r.low[d] = 0, r.high[d] = t->shape[d];
         if (d == cut)

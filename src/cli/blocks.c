@@ -69,7 +69,7 @@ void slc_blocks_go(const slc_job_param *param, const slc_served *served, const s
                    slc_blocks_read read, slc_blocks_visit visit, void *context)
 {
     going g = { .param = param, .served = served, .content = content, .cast = cast, .read = read, .visit = visit, .context = context };
-    int64_t item = param->dtype->bytes, stride[SLC_JOB_DIMS], at = 0;
+    int64_t item = param->dtype->bytes, stride[SLC_JOB_DIMS] = { 0 }, at = 0;
     for (int d = param->ndim - 1; d >= 0; item *= param->shape[d], d--)
         g.source[d] = item;
     item = served->dtype->bytes;

@@ -190,7 +190,7 @@ static void check_zero(check *c, const slc_zero *zero)
 {
     static const unsigned char zeros[CHUNK];
     slc_content box = { 0 };
-    for (int i = 0; i < c->served->ndim; i++) {
+    for (int i = 0; i < c->served->ndim && i < SLC_JOB_DIMS; i++) {
         box.dim[i] = (int8_t)i;
         box.extent[i] = zero->extent[i];
         box.at[i] = zero->at[i];

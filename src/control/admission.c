@@ -12,6 +12,7 @@
 #include "control/listener.h"
 #include "control/secure.h"
 #include "control/socket.h"
+#include "control/text.h"
 #include "control/word.h"
 
 #include <errno.h>
@@ -52,7 +53,8 @@ typedef struct admission {
 static void note_turned_away(admission *at, const slc_visitor *visitor, const char *why)
 {
     at->here.turned_away++;
-    snprintf(at->here.last_turned_away, sizeof at->here.last_turned_away, "%s: %s", slc_channel_peer(visitor->channel), why);
+    slc_line line = slc_line_in(at->here.last_turned_away, sizeof at->here.last_turned_away);
+    slc_line_add(&line, "%s: %s", slc_channel_peer(visitor->channel), why);
     if (at->here.turned_away <= LINES_OF_STRANGERS || at->here.turned_away % 1000 == 0)
         slc_say(&at->options->log, SLUICE_LOG_WARN, "rendezvous: turned away %s (%llu so far)", at->here.last_turned_away,
                 (unsigned long long)at->here.turned_away);

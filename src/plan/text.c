@@ -40,7 +40,7 @@ void slc_ranges_text(int ndim, const slc_range *range, char text[SLC_RANGES_TEXT
     slc_text_append(text, SLC_RANGES_TEXT, &used, "[");
     for (int d = 0; d < ndim && d < SLC_MAX_DIMS; d++) {
         const char *comma = d > 0 ? ", " : "";
-        int64_t width, end;
+        int64_t width = 0, end = 0;
         bool known =
             range[d].count > 0 && slc_multiply(range[d].count - 1, range[d].step, &width) && slc_add(width, range[d].start, &end);
         if (range[d].select)

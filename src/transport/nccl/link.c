@@ -95,6 +95,7 @@ static sluice_status await_slot(slc_nccl_peer *peer, slc_wait *wait, uint64_t *s
 {
     const struct timespec pause = { .tv_nsec = 20000 };
     uint64_t number = ++peer->staged;
+    *slot = 0;
     while (atomic_load_explicit(&peer->mailbox->number, memory_order_acquire) < number) {
         sluice_status status = slc_wait_tick(wait, "waiting for a staging slot of", peer->rank, error);
         if (status != SLUICE_OK)
