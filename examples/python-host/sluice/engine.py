@@ -20,7 +20,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from . import bindings
 from .bindings import Options, sluice_error, sluice_state, sluice_status, sluice_tensor
-from .interrupts import interruptible
+from .interrupts import holding, letting
 from .memory import Memory
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class Weights(Iterator[tuple[str, T]]):
 
     def __next__(self) -> tuple[str, T]:
         out = POINTER(sluice_tensor)()
-        check(library().sluice_weights_next, self._open(), byref(out))
+        holding(lambda: check(library().sluice_weights_next, self._open(), byref(out)))
         if not out:
             raise StopIteration
         tensor: sluice_tensor = out.contents
@@ -121,12 +121,13 @@ class Weights(Iterator[tuple[str, T]]):
         """Keeps the tensor that was pulled last. Another staging slot must be left to go on with (options.staging_slots)."""
         if name != self._last[0]:
             raise ValueError(f"keep wants the tensor that was pulled last ({self._last[0]!r}), not {name!r}")
-        check(library().sluice_weights_keep, self._open(), self._last[1])
+        holding(lambda: check(library().sluice_weights_keep, self._open(), self._last[1]))
         self._kept[name] = self._last[1]
 
     def release(self, name: str) -> None:
         """Gives a tensor that was kept back, so that another one can move into its memory."""
-        library().sluice_weights_release(self._open(), self._kept.pop(name))
+        kept = self._kept.pop(name)
+        holding(lambda: library().sluice_weights_release(self._open(), kept))
 
     def _open(self) -> int:
         if self._handle is None:
@@ -154,24 +155,17 @@ class _Host(Generic[T]):
 
     def hook(self, call: Callable[[], object]) -> Callable[..., int]:
         def called(_user: int, error: Any) -> int:
-            try:
-                call()
-            except BaseException as raised:  # an exception cannot cross C: the update fails with it
-                return self.fail(error, raised)
-            return Status.OK
+            raised = letting(call)  # an exception cannot cross C: the update fails with it
+            return Status.OK if raised is None else self.fail(error, raised)
 
         return called
 
     def load(self, call: Callable[[Weights[T]], object]) -> Callable[..., int]:
         def called(_user: int, handle: int, error: Any) -> int:
             weights = Weights(handle, self.lend)
-            try:
-                call(weights)
-            except BaseException as raised:
-                return self.fail(error, raised)
-            finally:
-                weights._end()
-            return Status.OK
+            raised = letting(lambda: call(weights))
+            weights._end()
+            return Status.OK if raised is None else self.fail(error, raised)
 
         return called
 
@@ -288,6 +282,9 @@ class Engine(Generic[T]):
         return self._open
 
     def _call(self, call: Callable[..., int], *arguments: Any) -> None:
+        holding(lambda: self._made(call, *arguments))
+
+    def _made(self, call: Callable[..., int], *arguments: Any) -> None:
         self._host.raised = None
         try:
             check(call, self._handle, *arguments)
@@ -303,7 +300,7 @@ class Engine(Generic[T]):
 
     def _wait(self, call: Callable[..., int], *arguments: Any) -> None:
         """A call that waits for other ranks."""
-        interruptible(self.cancel, lambda: self._call(call, *arguments))
+        holding(lambda: self._made(call, *arguments), self.cancel)
 
     # ---- the life of an engine ----
 
@@ -443,7 +440,8 @@ class Engine(Generic[T]):
         return self._json(library().sluice_failure_json)
 
     def _json(self, call: Callable[..., int], *arguments: Any) -> dict[str, Any]:
-        return json.loads(take_text(call, self._handle, *arguments))  # type: ignore[no-any-return]
+        told = holding(lambda: take_text(call, self._handle, *arguments))
+        return json.loads(told)  # type: ignore[no-any-return]
 
     def reload_rules(self, rules: str | os.PathLike[str] | None) -> None:
         """Goes over to other rules between two updates, on every rank or on none."""
