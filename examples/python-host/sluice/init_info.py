@@ -19,7 +19,10 @@ class Mesh:
     name: str
 
     def __init__(self, *axes: tuple[str, int], name: str | None = None) -> None:
-        object.__setattr__(self, "axes", axes)
+        for axis in axes:
+            if not isinstance(axis, (tuple, list)) or len(axis) != 2:
+                raise TypeError(f'each axis of a Mesh is a name and a size, as ("tp", 4), not {axis!r}')
+        object.__setattr__(self, "axes", tuple((axis, size) for axis, size in axes))
         object.__setattr__(self, "name", name or ",".join(f"{axis}={size}" for axis, size in axes))
 
     @property
@@ -67,6 +70,10 @@ class Param:
     mesh: Mesh
     placements: tuple[Shard | Pin, ...] = ()
     allow_full_fallback: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mesh, Mesh):
+            raise TypeError(f'{self.name}: mesh must be a Mesh, as Mesh(("dp", 1)) of one rank that holds all, not {self.mesh!r}')
 
     def json(self) -> dict[str, Any]:
         placements = [placement.json() for placement in self.placements] or None

@@ -11,6 +11,8 @@ from typing import Any
 
 def item_size(dtype: str) -> int:
     """The bytes of one element; a dtype says its bits in its name, those of less than a byte stand for one ("bool")."""
+    if "." in dtype:
+        raise ValueError(f"dtype ({dtype}) must be a torch name without prefix, as {dtype.rsplit('.')[-1]}")
     bits = re.match(r"[a-z]+(\d+)", dtype)
     return max(1, int(bits[1]) // 8) if bits else 1
 

@@ -67,6 +67,8 @@ def test_a_buffer_of_another_size_is_refused_and_what_is_no_memory() -> None:
         with pytest.raises(ValueError) as refused:
             Memory.of(bytearray(6 * size - 1), dtype, (3, 2))
         assert str(refused.value) == f"a {dtype} tensor of shape (3, 2) has {6 * size} bytes; the buffer has {6 * size - 1}"
+    with pytest.raises(ValueError, match=r"^dtype \(torch\.int8\) must be a torch name without prefix, as int8$"):
+        Memory.of(bytearray(6), "torch.int8", (6,))
     with Engine[Any](0) as engine, pytest.raises(TypeError) as wrong:
         engine.register_live("w", bytearray(4))
     assert str(wrong.value) == (

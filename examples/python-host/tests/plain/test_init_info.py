@@ -38,6 +38,10 @@ def test_says_meshes_placements_and_ranks() -> None:
 def test_what_the_library_refuses_is_an_error_with_its_path() -> None:
     with pytest.raises(SluiceError, match=r"params\[0\].dtype_name"):
         init_info([Param("a", "float33", (8,), GRID)], Mesh(("tp", 1)), "localhost", 29500)
+    with pytest.raises(TypeError, match=r"^a: mesh must be a Mesh, as Mesh\(\(\"dp\", 1\)\) of one rank that holds all, not None$"):
+        Param("a", "float32", (8,), None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^each axis of a Mesh is a name and a size, as \(\"tp\", 4\), not 'tp'$"):
+        Mesh("tp", 4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one parameter"):
         init_info([], Mesh(("tp", 1)), "localhost", 29500)
 
