@@ -12,6 +12,7 @@ local seed_form = require "sluice.init_seed_form"
 local init_info = {}
 
 local MOST_RANKS = 2 ^ 31 - 1
+local HOW_TO_SEAL = "; sluice_seal_init_info fills it in"
 
 -- ---- where to meet ----
 
@@ -106,7 +107,7 @@ end
 
 local function read_digest(value)
    if type(value) ~= "string" or #value ~= 64 or value:find("[^0-9a-f]") then
-      check.fail(value, "must be 64 lower-case hex digits", "source_digest")
+      check.fail(value, "must be 64 lower-case hex digits" .. HOW_TO_SEAL, "source_digest")
    end
    return value
 end
@@ -151,8 +152,11 @@ local function read(builder, draft)
    local trainers, world = meet(info, builder)
    refuse_odd(odd_path, odd_text)
    local form = choose_form(info)
-   local unsealed = draft and info.source_digest == nil
-   check.keys(info, unsealed and form.required or with_digest(form.required), form.optional)
+   local unsealed = info.source_digest == nil
+   if unsealed and not draft and pcall(check.keys, info, form.required, form.optional) then
+      check.raise("INVALID", "source_digest (missing) must be that of params" .. HOW_TO_SEAL)
+   end
+   check.keys(info, unsealed and draft and form.required or with_digest(form.required), form.optional)
    local told = not unsealed and read_digest(info.source_digest) or nil
    local computed = read_rest(info, form, builder, trainers, world)
    builder.digests(told or computed, computed)

@@ -148,6 +148,7 @@ describe("init info", function()
 
    describe("in the seed's form refuses", function()
       local KEYS = "source_digest, schema_version, master_address, master_port, rank_offset, world_size, dst_mesh_dims, params"
+      local SEALS = "; sluice_seal_init_info fills it in"
       local PARAM = "name, dtype_name, shape, src_mesh_dims, src_placements and may have allow_full_fallback"
       local KNOWN = 'must be a schema that this version knows; known are "schema_version": 2 and "schema": "sluice/1"'
       local top = {
@@ -160,9 +161,11 @@ describe("init info", function()
             .. " and may have nccl_unique_id_b64, max_cta" },
          { "a missing and an unknown key #1.18", { source_digest = false, digest = '"x"' },
             "the text (missing: source_digest; unknown: digest) must have the keys " .. KEYS .. " and may have nccl_unique_id_b64, max_cta" },
-         { "a digest that is none #1.10", { source_digest = '"abc"' }, 'source_digest ("abc") must be 64 lower-case hex digits' },
+         { "what is not sealed", { source_digest = false }, "source_digest (missing) must be that of params" .. SEALS },
+         { "what is sealed with null", { source_digest = "null" }, "source_digest (null) must be 64 lower-case hex digits" .. SEALS },
+         { "a digest that is none #1.10", { source_digest = '"abc"' }, 'source_digest ("abc") must be 64 lower-case hex digits' .. SEALS },
          { "a digest in upper case", { source_digest = '"' .. ("A"):rep(64) .. '"' },
-            'source_digest ("' .. ("A"):rep(60) .. '...") must be 64 lower-case hex digits' },
+            'source_digest ("' .. ("A"):rep(60) .. '...") must be 64 lower-case hex digits' .. SEALS },
          { "params that are an object #1.5", { params = '{"a":1}' }, "params (an object) must be a list" },
          { "params null", { params = "null" }, "params (null) must be a list" },
          { "params of an empty object", { params = "{}" }, "params ({}) must not be empty" },

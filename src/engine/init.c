@@ -79,8 +79,8 @@ static sluice_status read_init_info(slc_stages *stages, const char *json, size_t
     if (status != SLUICE_OK)
         return SLUICE_OK;
     if (strcmp(session->info.told_digest, session->info.computed_digest) != 0)
-        slc_fail(&stages->mine, SLUICE_INVALID, "init", "source_digest (%.80s) must be that of params (%s)", session->info.told_digest,
-                 session->info.computed_digest);
+        slc_fail(&stages->mine, SLUICE_INVALID, "init", "source_digest (%.80s) must be that of params (%s); sluice_seal_init_info fills it in",
+                 session->info.told_digest, session->info.computed_digest);
     else if (make_ledger(session, slc_plan_count(build->plan), &stages->mine) != SLUICE_OK)
         return SLUICE_OK; /* it is said in the first round */
     else if (session->is_worker)
