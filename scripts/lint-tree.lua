@@ -3,7 +3,7 @@
 --
 --    luajit scripts/lint-tree.lua FILE ...        (paths from the root of the tree)
 --
--- Prints "file:line: fault" for each; exit status 1 when there was one.
+-- Prints "file:line: fault" for each; exit status 1 when there was one, 2 without files.
 
 local LONGEST = {file = 500, fn = 60}
 local LONGEST_INTERFACE = {file = 700, fn = 60} -- the one public header says all that a host must know
@@ -117,6 +117,10 @@ local function check(path)
    end
 end
 
+if not arg[1] then
+   io.stderr:write("lint-tree: which files? scripts/lint gives it all of them\n")
+   os.exit(2)
+end
 for _, path in ipairs(arg) do
    check(path)
 end

@@ -228,7 +228,8 @@ describe("sluice check", function()
    it("takes no list of tensors for what it is not", function()
       local good = '[{"name":"a","dtype":"int8","shape":[1]}]'
       for _, case in ipairs {
-         { '{"a":1}', nil, "%[0%]%.shape of a must be a list of whole numbers\n$" }, { "[1,null]", nil, "%[0%]%.shape of a must be a list of whole numbers\n$" },
+         { '{"a":1}', nil, "%[0%]%.shape of a must be a list of whole numbers\n$" },
+         { "[1,null]", nil, "%[0%]%.shape of a must be a list of whole numbers\n$" },
          { "[1]", "1", "%[0%]%.attributes of a must be an object\n$" },
          { "[1]", '{"x":[1e999]}', "%[0%]%.attributes of a must be JSON: Cannot serialise number: must not be NaN or Inf\n$" },
       } do
