@@ -306,8 +306,9 @@ SLUICE_API sluice_status sluice_describe_host(sluice_engine *engine, const char 
  * Gives the memory of one trainer shard: the contiguous row-major box that this rank holds of parameter `name` under its
  * announced layout. `bytes` must equal that box' size and `dtype` the announced one; both are checked at init, or at once
  * when called between updates with new memory. A rank whose box is empty, or that holds none of the parameter, registers
- * nothing or data NULL with 0 bytes. Errors: INVALID (bad name or dtype, and between updates a size or dtype that does not
- * fit), STATE on a worker after init and when FAILED.
+ * nothing or data NULL with 0 bytes. One that the init info does not announce, as where it announces less than the time
+ * before, is never read; init logs how many there are and the first. Errors: INVALID (bad name or dtype, and between updates
+ * a size or dtype that does not fit, or a name that was not announced), STATE on a worker after init and when FAILED.
  */
 SLUICE_API sluice_status sluice_register_source(sluice_engine *engine, const char *name, const char *dtype, const void *data,
                                                 size_t bytes, sluice_error *error);

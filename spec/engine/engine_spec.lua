@@ -251,6 +251,31 @@ describe("init", function()
       end)
    end)
 
+   it("never reads a source that was not announced, and logs it; between updates it is refused", function()
+      local log = {}
+      local results = four.run(function(self, rank, port)
+         if rank == 0 then
+            self:source("a.wieght", {1})
+            self:source("b.bais", {1})
+         end
+         self:init(four.init_info(port))
+         if rank == 0 then
+            local err = host.refused(self.source, self, "a source", {1})
+            assert.equal("register: source 'a source' was not announced at init", err.text)
+         end
+         self:start()
+         self:update(four.BOTH)
+         self:finish("step-1")
+         self:shutdown()
+         self:init(four.init_info(port))
+         return {said = table.concat(log, "\n"):match(".*(init: of the sources[^\n]*)"), a = rank < 2 and "good" or four.expect_a(self, rank, 1)}
+      end, {log = log})
+      each(results, function(result, rank)
+         assert.same({said = rank == 0 and "init: of the sources that are registered here 2 were not announced; the first is 'a.wieght'" or nil,
+                      a = "good"}, result)
+      end)
+   end)
+
    it("tells every rank of a digest that is not that of the parameters #1.10", function()
       local results = run(function(self, rank, port)
          local json = init_info(port)

@@ -368,12 +368,9 @@ sluice_status sluice_describe_host(sluice_engine *engine, const char *json, size
 }
 
 /* Between updates a new address must fit what was announced; the transport's table changes with it. */
-static sluice_status replace_shard(sluice_engine *engine, const char *name, sluice_error *error)
+static sluice_status replace_shard(sluice_engine *engine, size_t index, sluice_error *error)
 {
     slc_session *session = engine->session;
-    size_t index = slc_plan_find(session->build->plan, name);
-    if (index == SIZE_MAX)
-        return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s' was not announced at init", name);
     const void *data;
     sluice_status status = slc_source_check(engine, slc_plan_at(session->build->plan, index), &data, STAGE, error);
     if (status == SLUICE_OK)
@@ -383,7 +380,10 @@ static sluice_status replace_shard(sluice_engine *engine, const char *name, slui
 
 static sluice_status keep_source(sluice_engine *engine, const char *name, slc_source source, sluice_error *error)
 {
-    bool added;
+    bool added, planned = engine->state != SLUICE_STATE_NEW;
+    size_t index = planned ? slc_plan_find(engine->session->build->plan, name) : SIZE_MAX;
+    if (planned && index == SIZE_MAX)
+        return slc_fail(error, SLUICE_INVALID, STAGE, "source '%s' was not announced at init", name);
     if (!SLC_ROOM(engine->source, engine->source_capacity, engine->source_names.count, 64)) /* first: each name has a source */
         return slc_fail_memory(error, STAGE, "sources", (engine->source_names.count + 1) * sizeof *engine->source);
     size_t number = slc_names_add(&engine->source_names, name, &added);
@@ -393,9 +393,9 @@ static sluice_status keep_source(sluice_engine *engine, const char *name, slc_so
     if (!added)
         old = engine->source[number];
     engine->source[number] = source;
-    if (engine->state == SLUICE_STATE_NEW)
+    if (!planned)
         return SLUICE_OK;
-    sluice_status status = replace_shard(engine, name, error);
+    sluice_status status = replace_shard(engine, index, error);
     if (status != SLUICE_OK)
         engine->source[number] = old;
     return status;

@@ -48,7 +48,8 @@ static void warn_of_strays(const sluice_engine *engine, const slc_plan *plan)
         if (slc_plan_find(plan, engine->source_names.name[i]) == SIZE_MAX && strays++ == 0)
             first = engine->source_names.name[i];
     if (strays > 0)
-        slc_say(&engine->log, SLUICE_LOG_WARN, "init: %zu registered sources are not announced, the first is '%s'", strays, first);
+        slc_say(&engine->log, SLUICE_LOG_WARN, "init: of the sources that are registered here %zu were not announced; the first is '%s'", strays,
+                first);
 }
 
 /* A live tensor that was refused and not given again is missed: every rank hears why. */
