@@ -1,6 +1,7 @@
 --- Runs the sluice program for specs: each in a process group of its own, so that what it leaves behind can be seen.
 -- The program is SLUICE_PROGRAM, or build/sluice.
 
+local assert = require "luassert"
 local cjson = require "cjson"
 local files = require "scripts.files"
 local shell = require "scripts.shell"
@@ -192,6 +193,15 @@ end
 function program.json(result)
    assert(select(2, result.out:gsub("\n", "")) == 1 and result.out:sub(-1) == "\n", "not one line: " .. result.out)
    return cjson.decode(result.out)
+end
+
+--- The object of a run in which all went well, every byte was right and no process is left.
+function program.verified(result)
+   assert.equal(0, result.code, result.err)
+   assert.same({}, result.left)
+   local object = program.json(result)
+   assert.is_true(object.verified)
+   return object
 end
 
 --- A small deployment with `changes` over it, as JSON in a file; its path.

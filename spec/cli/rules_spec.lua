@@ -10,13 +10,7 @@ local function run(rules, ...)
    return program.run({ "run", program.deployment({ rules = path }), "--json", ... }), path
 end
 
-local function verified(result)
-   assert.equal(0, result.code, result.err)
-   assert.same({}, result.left)
-   local object = program.json(result)
-   assert.is_true(object.verified)
-   return object
-end
+local verified = program.verified
 
 describe("a run under rules", function()
    after_each(program.cleanup)

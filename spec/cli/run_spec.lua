@@ -28,8 +28,7 @@ describe("sluice run", function()
    after_each(program.cleanup)
 
    it("verifies a deployment and says so in one JSON object", function()
-      local object = program.json(good(run({ updates = 3 })))
-      assert.is_true(object.verified)
+      local object = program.verified(run({ updates = 3 }))
       assert.same({ 3, 3, 4, "host", "llama" }, { object.updates, object.trainers, object.workers, object.transport, object.model })
       assert.equal(21, object.parameters_direct + object.parameters_full + object.parameters_alias + object.parameters_skip)
       assert.equal(404096, object.bytes_direct + object.bytes_full + object.bytes_alias + object.bytes_skip)
@@ -70,25 +69,23 @@ describe("sluice run", function()
 
    for _, road in ipairs({ "map", "pull", "ring" }) do
       it("verifies over the road " .. road, function()
-         local object = program.json(good(run({}, "--road", road)))
-         assert.is_true(object.verified)
+         local object = program.verified(run({}, "--road", road))
          assert.same({ [road] = object.roads[road] }, object.roads)
       end)
    end
 
    it("verifies what was recorded once and is replayed", function()
-      assert.is_true(program.json(good(run({ updates = 3 }, "--replay", "--batches", "2"))).verified)
+      program.verified(run({ updates = 3 }, "--replay", "--batches", "2"))
    end)
 
    it("verifies with shards in ordinary memory", function()
-      local object = program.json(good(run({}, "--memory", "ordinary")))
-      assert.is_true(object.verified)
+      local object = program.verified(run({}, "--memory", "ordinary"))
       assert.is_nil(object.roads.map)
    end)
 
    it("verifies however many batches an update has", function()
       for _, batches in ipairs({ 2, 7, 1000 }) do
-         assert.is_true(program.json(good(run({}, "--batches", tostring(batches)))).verified)
+         program.verified(run({}, "--batches", tostring(batches)))
       end
    end)
 
@@ -101,9 +98,8 @@ describe("sluice run", function()
    it("verifies a worker whose part of the vocabulary is all padding, where load_weights brings it", function()
       local model = { family = "llama", config = { num_hidden_layers = 1, hidden_size = 4, intermediate_size = 2,
          num_attention_heads = 2, num_key_value_heads = 1, head_dim = 2, vocab_size = 17 } }
-      local object = program.json(good(run({ model = model, trainer = { mesh = { { "fsdp", 1 } } },
-         worker = { mesh = { { "tp", 2 } } } })))
-      assert.is_true(object.verified)
+      local object = program.verified(run({ model = model, trainer = { mesh = { { "fsdp", 1 } } },
+         worker = { mesh = { { "tp", 2 } } } }))
       assert.equal(10, object.parameters_full)
    end)
 
@@ -168,7 +164,7 @@ describe("sluice run", function()
          return table.concat(parts, " ")
       end
       it(("verifies %s to %s"):format(text(layout.trainer.mesh), text(layout.worker.mesh)), function()
-         assert.is_true(program.json(good(run(layout))).verified)
+         program.verified(run(layout))
       end)
    end
 end)

@@ -31,12 +31,7 @@ end
 
 --- The same where all must go well and every byte be right; the object that it says.
 function gpu_run.verified(...)
-   local result = gpu_run.run(...)
-   assert.equal(0, result.code, result.err)
-   assert.same({}, result.left)
-   local object = program.json(result)
-   assert.is_true(object.verified)
-   return object
+   return program.verified(gpu_run.run(...))
 end
 
 --- The same where it must be refused, with each of `texts`.

@@ -18,11 +18,7 @@ local function deployment(dtype, changes)
 end
 
 local function verified(path, environment, ...)
-   local result = program.run({ "run", path, "--json", ... }, environment)
-   assert.equal(0, result.code, result.err)
-   local object = program.json(result)
-   assert.is_true(object.verified)
-   return object
+   return program.verified(program.run({ "run", path, "--json", ... }, environment))
 end
 
 -- Bytes that workers get in an update, as `sluice simulate` predicts them.
