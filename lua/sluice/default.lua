@@ -16,14 +16,17 @@ local function is_set(value)
    return value ~= nil and value ~= core.null and value ~= false
 end
 
+--- Why no bytes of a checkpoint can be written in place, whatever places them; nil where the host's loader leaves them as they are.
+function default.repacks(host)
+   local repacks = host.repacks
+   return is_set(repacks) and "the host repacks what it loads" .. (type(repacks) == "string" and (" (%s)"):format(repacks) or "") or nil
+end
+
 --- Why the host lets nothing be written in place: a list, empty where it does.
 -- @param known what a rule file places all the same: { quantization = { text = true }, pipeline = boolean }; nil: nothing
 function default.policies(host, known)
-   local quantization, stages, repacks, list = host.quantization, host.pipeline_parallel_size, host.repacks, {}
+   local quantization, stages, list = host.quantization, host.pipeline_parallel_size, { default.repacks(host) }
    known = known or { quantization = {} }
-   if is_set(repacks) then
-      list[1] = "the host repacks what it loads" .. (type(repacks) == "string" and (" (%s)"):format(repacks) or "")
-   end
    if is_set(quantization) and quantization ~= "" and not known.quantization[quantization] then
       list[#list + 1] = ("the host is quantized (%s)"):format(tostring(quantization))
    end

@@ -428,7 +428,7 @@ function resolve.open(plan, rules)
    local context = { plan = plan, meshes = plan.meshes(), shapes = {}, plain = {}, by_canonical = {}, loaded = {}, is_loaded = {} }
    context.host = read_host(context)
    context.live, context.live_names = read_live(context)
-   context.set = rules and rule.load(rules, words.environment(context.host, context.meshes, shown_live(context)))
+   context.set = rules and rule.load(rules, words.environment(context.host, context.meshes, shown_live(context)), default.repacks(context.host))
    return context
 end
 

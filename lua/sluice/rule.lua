@@ -252,14 +252,16 @@ end
 --- Loads a rule file and those it extends.
 -- @param rules a family's name or a path
 -- @param environment of words.environment
+-- @param[opt] full a reason why all goes whole, whatever the files say
 -- @return the set: rules and pins (matchers), list (what each rule says, in order), renames, strips, unsourced, otherwise,
 -- full, require_direct, scales, convert (a dtype, or a matcher of patterns that have one), the path, and in `place` the
 -- "file:line" of rules, otherwise and full
-function rule.load(rules, environment)
-   local set = { list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, files = 0, place = {}, renames = {}, live_renames = {},
+function rule.load(rules, environment, full)
+   local set = { full = full, list = {}, count = 0, pin_count = 0, patterns = 0, parts = 0, files = 0, place = {}, renames = {}, live_renames = {},
                  strips = {}, search = { rename = match.search(), rename_live = match.search() } }
    set.rules = new_matcher(set)
    add_file(set, rules, environment, nil)
+   set.place.full = set.place.full or set.place.rules
    match.share(set.search.rename, #set.renames)
    match.share(set.search.rename_live, #set.live_renames)
    return set

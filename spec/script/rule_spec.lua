@@ -190,6 +190,18 @@ describe("a rule file", function()
       assert.same({ "full", false }, { got.by.a.mode, got.strict })
    end)
 
+   it("places nothing in a host that repacks what it loads, whatever it says", function()
+      for _, text in ipairs { "return { rules = { rule 'a' {} } }", "return { full = false, rules = { rule 'a' {} } }",
+         "return { otherwise = 'default', rules = {} }" } do
+         local case = { params = { "a" }, live = { "a" }, host = { repacks = "for its kernels" }, text = text }
+         local got = resolving.resolve(case)
+         assert.same({ "full", "the host repacks what it loads (for its kernels)", false }, { got.by.a.mode, got.by.a.reason, got.strict })
+         case.text = text:gsub("rules", "require_direct = true, rules")
+         assert.equal("destination: FILE:1: a ends full, and require_direct holds: the host repacks what it loads (for its kernels)",
+            resolving.resolve(case).text)
+      end
+   end)
+
    it("may send everything whole for a reason, save aliases and skips", function()
       local got = resolving.resolve({ params = { "a", "b", "c", "d" }, live = { "a" }, host = { quantization = "awq" },
          text = [[return { full = host.quantization and "quantized", otherwise = "error",
