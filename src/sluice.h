@@ -460,6 +460,14 @@ SLUICE_API sluice_status sluice_record(sluice_engine *engine, const char *const 
  */
 SLUICE_API sluice_status sluice_replay(sluice_engine *engine, sluice_recording recording, sluice_error *error);
 
+/*
+ * In place of sluice_update or sluice_replay, where the host finds on its own that this rank cannot take part: a source whose
+ * memory it lost, say. Counts as this rank's call, as a list that is wrong in itself: the other ranks' call is refused with
+ * `why`, nothing moved, and the update is still open. `why` is UTF-8, of which 2,000 bytes are told. Never OK: INVALID with `why`,
+ * STATE unless UPDATING.
+ */
+SLUICE_API sluice_status sluice_refuse_update(sluice_engine *engine, const char *why, sluice_error *error);
+
 /* Forgets a recording and frees what it holds. As sluice_record; INVALID where there is no such recording. */
 SLUICE_API sluice_status sluice_forget_recording(sluice_engine *engine, sluice_recording recording, sluice_error *error);
 

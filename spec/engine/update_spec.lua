@@ -21,6 +21,9 @@ describe("update", function()
    local wrong = {
       {"a name that was not announced", {"a.weight", "c"}, "names[1] ('c') was not announced at init"},
       {"a name twice in one batch", {"b.bias", "b.bias"}, "names[1] ('b.bias') comes a second time in this update"},
+      {"what its own host refuses", "the memory of a.weight is lost", "the memory of a.weight is lost", call = host.refuse_update},
+      {"what its own host refuses in bytes that are no text", "\255", "refused by the host, which gave no reason in UTF-8",
+         call = host.refuse_update},
    }
    for _, case in ipairs(wrong) do
       it("refuses " .. case[1] .. " there at once, tells every rank when it comes, and changes nothing #4.1", function()
@@ -32,7 +35,7 @@ describe("update", function()
                if rank ~= culprit then
                   unistd.read(told, 1) -- nobody comes before the culprit is refused
                end
-               local err = host.refused(self.update, self, rank == culprit and case[2] or BOTH)
+               local err = host.refused(rank == culprit and case.call or self.update, self, rank == culprit and case[2] or BOTH)
                if rank == culprit then
                   unistd.write(tell, "123")
                end

@@ -160,6 +160,11 @@ function host:update(names)
    check(C.sluice_update(self.engine, list, #names, err), err)
 end
 
+function host:refuse_update(why)
+   local err = inside.error()
+   check(C.sluice_refuse_update(self.engine, why, err), err)
+end
+
 --- names: nil for the whole plan. Gives the recording.
 function host:record(names)
    local list, err = names and ffi.new("const char *[?]", math.max(1, #names), names), inside.error()

@@ -79,12 +79,13 @@ sluice_status sluice_start_update(sluice_engine *engine, bool partial, sluice_er
 
 /* ---- a batch ---- */
 
-/* What a call asks for: names, or a recording of them. */
+/* What a call asks for: names, or a recording of them; or nothing, and why. */
 typedef struct batch {
     const char *const *names;
     size_t count;
     bool replays;
     sluice_recording number;
+    const char *refusal;
     /* found by preflight */
     const slc_recording *recording;
     const slc_known *known; /* of the recording, or since the last update asked for these names, too; else NULL */
@@ -137,7 +138,9 @@ static sluice_status preflight(slc_session *session, batch *asked, sluice_error 
     sluice_status status = SLUICE_OK;
     session->nasked = 0;
     session->progress = (sluice_progress){ .params_total = asked->count };
-    if (asked->replays) {
+    if (asked->refusal != NULL) {
+        status = slc_fail(error, SLUICE_INVALID, "update", "%.2000s", asked->refusal);
+    } else if (asked->replays) {
         status = slc_recording_find(session, asked->number, &asked->recording, error);
         asked->known = status == SLUICE_OK ? &asked->recording->list : NULL;
         asked->count = status == SLUICE_OK ? asked->known->count : 0;
@@ -364,6 +367,12 @@ sluice_status sluice_update(sluice_engine *engine, const char *const *names, siz
 sluice_status sluice_replay(sluice_engine *engine, sluice_recording recording, sluice_error *error)
 {
     return run(engine, "replay", (batch){ .number = recording, .replays = true }, error);
+}
+
+sluice_status sluice_refuse_update(sluice_engine *engine, const char *why, sluice_error *error)
+{
+    bool said = why != NULL && *why != '\0' && slc_text_is_utf8(why);
+    return run(engine, "refuse_update", (batch){ .refusal = said ? why : "refused by the host, which gave no reason in UTF-8" }, error);
 }
 
 /* ---- finish ---- */

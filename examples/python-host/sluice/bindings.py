@@ -267,6 +267,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "sluice_update": (c_int, [c_void_p, POINTER(c_char_p), c_size_t, POINTER(sluice_error)]),
     "sluice_record": (c_int, [c_void_p, POINTER(c_char_p), c_size_t, POINTER(c_uint64), POINTER(sluice_error)]),
     "sluice_replay": (c_int, [c_void_p, c_uint64, POINTER(sluice_error)]),
+    "sluice_refuse_update": (c_int, [c_void_p, c_char_p, POINTER(sluice_error)]),
     "sluice_forget_recording": (c_int, [c_void_p, c_uint64, POINTER(sluice_error)]),
     "sluice_finish_update": (c_int, [c_void_p, c_char_p, POINTER(sluice_error)]),
     "sluice_abort_update": (c_int, [c_void_p, POINTER(sluice_error)]),

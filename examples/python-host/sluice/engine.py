@@ -466,6 +466,10 @@ class Engine(Generic[T]):
         """As `update` of the names that were recorded; other ranks may replay theirs or update."""
         self._wait(library().sluice_replay, recording)
 
+    def refuse_update(self, why: str) -> None:
+        """In place of `update` or `replay` on this rank: raises, and the other ranks' call does, too, with `why`; nothing has moved."""
+        self._wait(library().sluice_refuse_update, why.replace("\0", " ").encode(errors="replace"))
+
     def forget_recording(self, recording: int) -> None:
         self._call(library().sluice_forget_recording, recording)
 

@@ -33,6 +33,7 @@ class Engine(engine.Engine[torch.Tensor]):
         if (stream := options.get("stream")) is not None:
             options["stream"] = stream_of(stream)
         self._registered: dict[str, tuple[torch.Tensor, int]] = {}
+        self._replaced: str | None = None  # a live tensor that update or replay is to refuse
         super().__init__(
             rank, load_weights=load_weights, reload_begin=reload_begin, reload_end=reload_end, progress=progress, **options
         )
@@ -63,22 +64,26 @@ class Engine(engine.Engine[torch.Tensor]):
         self._registered.clear()
 
     def start_update(self, partial: bool = False) -> None:
-        for name, (tensor, address) in self._registered.items():
-            if memory_of(tensor).address != address:
-                raise RuntimeError(f"live tensor {name} was given other memory since it was registered; write into it instead")
+        moved = (name for name, (tensor, address) in self._registered.items() if memory_of(tensor).address != address)
+        self._replaced = next(moved, None)
         super().start_update(partial)
 
     def update(self, names: Sequence[str]) -> None:
-        self._check_sources(names)
+        if why := self._lost(names):
+            self.refuse_update(why)
         super().update(names)
 
     def replay(self, recording: int) -> None:
-        self._check_sources(tuple(self._handle.sources))
+        if why := self._lost(tuple(self._handle.sources)):
+            self.refuse_update(why)
         super().replay(recording)
 
-    def _check_sources(self, names: Sequence[str]) -> None:
-        """Wrappers free the storage of what they gathered, and resize it."""
+    def _lost(self, names: Sequence[str]) -> str:
+        """What C cannot know: wrappers free the storage of what they gathered, and resize it, and a parameter's data is replaced."""
+        if self._replaced is not None:
+            return f"live tensor {self._replaced} was given other memory since it was registered; write into it instead"
         for name in names:
             memory = self._handle.sources.get(name)
             if memory is not None and memory.owner.data_ptr() != memory.address:
-                raise RuntimeError(f"the storage of source {name} was freed or resized since it was registered; register it anew")
+                return f"the storage of source {name} was freed or resized since it was registered; register it anew"
+        return ""
