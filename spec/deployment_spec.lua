@@ -276,6 +276,8 @@ describe("deployment.read()", function()
          { "that does not parse", "return {", "deployment: a.lua:1: unexpected symbol near '<eof>'" },
          { "that raises", "\nerror('no')", "deployment: a.lua:2: no" },
          { "that returns nothing", "local x = 1", "deployment: a.lua returns nothing; it must return a table" },
+         { "that is a rule file", "local tp = axes.tp\nreturn { rules = { } }",
+           "deployment: a.lua:1: unknown name 'axes'; it reads like a rule file" },
          { "that returns a function", "return function() end", "deployment: the file gives a function; it must give a table with model, "
             .. "trainer and worker" },
          { "that reaches for os", "return os.getenv('HOME')", "deployment: a.lua:1: unknown name 'os'" },

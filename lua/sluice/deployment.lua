@@ -243,7 +243,8 @@ local function parse(text, chunkname)
    end
    local result, reason = require("sluice.sandbox").run(text, chunkname, {}, BUDGET)
    if result == nil then
-      check.fail("%s", reason or (chunkname .. " returns nothing; it must return a table"))
+      local rules = text:find("%f[%w_]rules%s*=%s*{") and "; it reads like a rule file" or ""
+      check.fail("%s%s", reason or (chunkname .. " returns nothing; it must return a table"), rules)
    end
    return result
 end

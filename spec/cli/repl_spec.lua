@@ -211,6 +211,8 @@ describe("sluice repl, without a terminal", function()
          result.err)
       assert.equal(("sluice: deployment: %s is an init info, and this wants a deployment file, which says what the model and both sides "
          .. "are\n"):format(more.deployment), program.run({ "run", more.deployment }).err)
+      assert.equal(("sluice: %s is an init info, of which nothing is set: --layers is for a deployment file\n"):format(more.deployment),
+         program.run({ "repl", more.deployment, "--layers", "1" }).err)
       -- Without rules it goes to load_weights, whole.
       more[#more], more[#more - 1] = nil, nil
       assert.equal("1 parameter of worker rank 1, one of each kind, in this process: moved 64 B, verified 64 B, every byte that is written\n",

@@ -87,7 +87,7 @@ local function statements(evaluator, next_line, first, more)
       local text
       while true do
          local line = next_line(text and more or first)
-         if line == nil or not text and line and (line:find("^%s*quit%s*$") or line:find("^%s*exit%s*$")) then
+         if line == nil then
             return text
          elseif line == false then
             return ""
@@ -101,6 +101,13 @@ local function statements(evaluator, next_line, first, more)
    end
 end
 
+local function until_quit(next_statement)
+   return function()
+      local text = next_statement()
+      return text and not text:find("^%s*quit%s*$") and not text:find("^%s*exit%s*$") and text or nil
+   end
+end
+
 local function complain(problem)
    io.stdout:flush()
    io.stderr:write(units.plain(problem) .. "\n")
@@ -108,7 +115,7 @@ end
 
 local function run_plainly(evaluator, next_statement)
    local failed = false
-   for text in next_statement do
+   for text in until_quit(next_statement) do
       local answer, problem = evaluator:run(text)
       if not answer then
          failed = true
@@ -164,14 +171,14 @@ local function run_on_terminal(here, evaluator, args)
    local interrupts = fault.check(native.interrupts())
    here.interrupts = interrupts
    write(banner(here) .. "\n" .. (problem and "no history is kept: " .. problem .. "\n" or ""))
-   for text in statements(evaluator, function(prompt)
+   for text in until_quit(statements(evaluator, function(prompt)
       interrupts:came() -- what was pressed while nothing ran
       local line = editor:read(prompt)
       if line and line:find("%S") then
          editor:add(line)
       end
       return line
-   end, PROMPT, MORE) do
+   end, PROMPT, MORE)) do
       local answer, wrong = evaluator:run(text)
       if interrupts:came() and not answer then
          wrong = "interrupted"

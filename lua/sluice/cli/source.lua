@@ -126,6 +126,10 @@ local function checked_digest(text, sealed)
 end
 
 local function of_init_info(args, info, text)
+   if args.layers or args.set and args.set[1] then
+      fault.wrong("%s is an init info, of which nothing is set: %s is for a deployment file", args.deployment,
+         args.layers and "--layers" or "--set")
+   end
    local self = setmetatable({ kind = "init info", title = args.deployment:match("[^/]*$") }, Source)
    self.trainers = whole("init", info, "rank_offset", 1, MOST_RANKS)
    self.size = whole("init", info, "world_size", self.trainers + 1, MOST_RANKS)
