@@ -75,7 +75,7 @@ describe("sluice diff", function()
       local wants = " (without --deployment or --attach, it must be a deployment or a saved plan)\n"
       assert.equal("sluice: diff: a.lua: No such file or directory" .. wants, result.err)
       local mine = rules('rule "model.norm.weight" { layout = replicate },')
-      assert.equal("sluice: deployment: " .. mine .. ":2: unknown name 'rule'" .. wants, run("diff", mine, "llama").err)
+      assert.equal("sluice: deployment: " .. mine .. ":2: unknown name 'rule'; it reads like a rule file" .. wants, run("diff", mine, "llama").err)
       result = run("diff", "llama", "llama", "--deployment", program.deployment(), "--rank", "1")
       assert.equal("sluice: diff: --rank 1 must be a worker's: 3 to 6\n", result.err)
       local good = '"name": "a", "bytes": 1, "mode": "skip", "destination": "skip"'
