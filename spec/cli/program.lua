@@ -117,6 +117,16 @@ function process:ranks()
    return list
 end
 
+-- The process of rank `number`, once it is there, or nil: ranks need not become programs in their order.
+function process:rank(number)
+   for _, member in ipairs(self:ranks()) do
+      local environment = files.read(("/proc/%d/environ"):format(member.pid)) or ""
+      if ("\0" .. environment):find(("\0RANK=%d\0"):format(number), 1, true) then
+         return member
+      end
+   end
+end
+
 -- Waits until the forked child is the program: before, a signal would meet busted's own handler.
 function process:wait_for_exec()
    local name = program.path:match("[^/]+$")

@@ -18,7 +18,7 @@ end
 local function shared_memory()
    local names = {}
    for name in dirent.files("/dev/shm") do
-      names[#names + 1] = name
+      names[#names + 1] = not name:find("^sem%.") and name or nil -- semaphores are other programs'
    end
    table.sort(names)
    return names
@@ -199,9 +199,9 @@ describe("nothing is left", function()
       it(("when rank %d is stopped before the others meet it, and the error names it"):format(number - 1), function()
          local process = program.start({ "run", program.deployment({ updates = 1000000, timeout_s = 1 }) })
          assert.is_true(program.until_true(10, function()
-            return #process:ranks() >= number
+            return process:rank(number - 1) ~= nil
          end))
-         local _ = signal.kill(process:ranks()[number].pid, signal.SIGSTOP)
+         local _ = signal.kill(process:rank(number - 1).pid, signal.SIGSTOP)
          local result = process:finish(60)
          failed(result)
          assert.truthy(result.err:find(("rank %d%%): nothing was heard of it for %%d+ s: it is stopped"):format(number - 1))
