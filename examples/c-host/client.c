@@ -101,10 +101,11 @@ static int read_answer(client *c)
 
 int client_ask(client *c, const char *path, const char *body)
 {
-    char head[512];
-    int length = body == NULL ? snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
-                              : snprintf(head, sizeof head, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", path,
-                                         strlen(body));
+    char head[8192], size[64] = "";
+    if (body != NULL)
+        snprintf(size, sizeof size, "Content-Length: %zu\r\n", strlen(body));
+    int length = snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s%s%s%s\r\n", body == NULL ? "GET" : "POST", path, size,
+                          c->token == NULL ? "" : "Authorization: Bearer ", c->token == NULL ? "" : c->token, c->token == NULL ? "" : "\r\n");
     int status = -1;
     bool fresh = c->fd < 0;
     /* A kept connection may have been closed meanwhile: then once more. */

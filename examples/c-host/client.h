@@ -7,6 +7,7 @@
 
 typedef struct client {
     int fd, port;
+    const char *token;  /* the caller's; shown with every request; NULL: none */
     char *reply; /* the body of the last answer, terminated */
     size_t length, room;
 } client;

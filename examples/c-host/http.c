@@ -21,7 +21,7 @@ enum { MOST_BODY = 16384, MOST_WAITING = 256, MOST_CONNECTIONS = 128, IDLE_S = 2
 typedef struct body {
     char *text;
     size_t length, most;
-    bool too_long;
+    bool too_long, denied;
 } body;
 
 static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status, char *text)
@@ -32,6 +32,8 @@ static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status,
         return MHD_NO;
     }
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    if (status == MHD_HTTP_UNAUTHORIZED)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     enum MHD_Result result = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
     return result;
@@ -266,10 +268,27 @@ static bool is_weights(const char *url)
     return strcmp(url, "/weights/init") == 0 || strcmp(url, "/weights/update") == 0 || strcmp(url, "/weights/leave") == 0;
 }
 
+static bool may(const server *s, struct MHD_Connection *connection, const char *url)
+{
+    return !is_weights(url) || s->token == NULL ||
+           token_admits(s->token, MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION));
+}
+
+/* Before the body comes; that of a request that may not be made is not kept. */
+static body *begin(const server *s, struct MHD_Connection *connection, const char *url)
+{
+    body *given = calloc(1, sizeof *given);
+    if (given != NULL) {
+        given->denied = !may(s, connection, url);
+        given->most = given->denied ? 0 : is_weights(url) ? MOST_TEXT : MOST_BODY;
+    }
+    return given;
+}
+
 static void collect(body *given, const char *data, size_t length)
 {
     char *grown = NULL;
-    if (!given->too_long && length < given->most - given->length)
+    if (!given->too_long && given->most > 0 && length < given->most - given->length)
         grown = realloc(given->text, given->length + length + 1);
     if (grown == NULL) {
         given->too_long = true; /* what comes is read and thrown away, so that the client hears the answer */
@@ -289,11 +308,8 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
     body *given = *own;
     bool is_embed = strcmp(url, "/embed") == 0, is_health = strcmp(url, "/health") == 0;
     if (given == NULL) {
-        given = calloc(1, sizeof *given);
-        if (given != NULL)
-            given->most = is_weights(url) ? MOST_TEXT : MOST_BODY;
-        *own = given;
-        return given == NULL ? MHD_NO : MHD_YES;
+        *own = begin(s, connection, url);
+        return *own == NULL ? MHD_NO : MHD_YES;
     }
     if (*length > 0) {
         collect(given, data, *length);
@@ -304,6 +320,8 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
         return refuse(connection, MHD_HTTP_NOT_FOUND, "there is no such path");
     if (strcmp(method, is_health ? MHD_HTTP_METHOD_GET : MHD_HTTP_METHOD_POST) != 0)
         return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "this path wants %s", is_health ? "GET" : "POST");
+    if (given->denied)
+        return refuse(connection, MHD_HTTP_UNAUTHORIZED, "this path wants the server's token: Authorization: Bearer TOKEN");
     if (given->too_long)
         return refuse(connection, MHD_HTTP_CONTENT_TOO_LARGE, "the body must have less than %zu bytes", given->most);
     if (is_health)
@@ -320,16 +338,20 @@ static void forget(void *context, struct MHD_Connection *connection, void **own,
     free(given);
 }
 
-struct MHD_Daemon *http_start(server *s, int *port)
+struct MHD_Daemon *http_start(server *s, const char *text, int *port)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)*port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)*port) };
+    if (inet_pton(AF_INET, text, &address.sin_addr) != 1)
+        die("%s must be an IPv4 address, as 127.0.0.1 or 0.0.0.0", text);
+    if (s->token == NULL && ntohl(address.sin_addr.s_addr) >> 24 != IN_LOOPBACKNET)
+        die("%s is not on the loopback interface: --token-file must be given, or anyone could bring weights", text);
     struct MHD_Daemon *daemon = MHD_start_daemon(
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC, (uint16_t)*port, NULL, NULL, answer, s,
         MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
         MHD_OPTION_NOTIFY_COMPLETED, forget, NULL, MHD_OPTION_END);
     if (daemon == NULL)
-        die("cannot listen on 127.0.0.1:%d", *port);
+        die("cannot listen on %s:%d", text, *port);
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_BIND_PORT);
     *port = info == NULL ? *port : info->port;
     return daemon;

@@ -1,6 +1,7 @@
 /*
- * http.h: what the server says to the network: libmicrohttpd, a thread a connection, on 127.0.0.1. Requests are bounded in
- * size, number and time. Handlers only queue; who takes from the queue computes.
+ * http.h: what the server says to the network: libmicrohttpd, a thread a connection. Requests are bounded in size, number and
+ * time. Handlers only queue; who takes from the queue computes. Where the server has a token, /weights wants it: "Authorization:
+ * Bearer TOKEN", else 401.
  *
  *     GET  /health           {"version", "answered", "waiting", "updates"}
  *     POST /embed            {"text": ...} or {"ids": [...]} -> {"version", "tokens", "embedding": [...]}
@@ -15,6 +16,7 @@
 #define HTTP_H
 
 #include "group.h"
+#include "token.h"
 #include "tokens.h"
 
 enum { LONGEST_VERSION = 256 };
@@ -32,6 +34,7 @@ typedef struct job {
 
 typedef struct server {
     group *group;
+    const token *token; /* NULL: whoever can connect may bring weights */
     const model *model;
     const vocabulary *words;
     pthread_mutex_t lock; /* over what follows */
@@ -47,8 +50,8 @@ typedef struct server {
 } server;
 
 struct MHD_Daemon;
-/* *port 0: any; it becomes the one taken. Ends the program where that cannot be. */
-struct MHD_Daemon *http_start(server *server, int *port);
+/* On an IPv4 address; *port 0: any; it becomes the one taken. Ends the program where that cannot be. */
+struct MHD_Daemon *http_start(server *server, const char *address, int *port);
 /* Answers what is in hand and takes no more; the queue must still be served meanwhile. */
 void http_stop(struct MHD_Daemon *daemon);
 

@@ -3,7 +3,7 @@
  *
  *     embed-load record PORT TEXTS OUT                the answers to every line of TEXTS, for --expect
  *     embed-load run PORT TEXTS [--seconds S] [--connections N] [--rate R] --expect LABEL=FILE ...
- *     embed-load hostile PORT                         requests that are no requests; the server must outlive them
+ *     embed-load hostile PORT TOKEN_FILE              requests that are no requests; the server must outlive them
  *
  * `run` asks for lines of TEXTS over N connections, R a second in all, and compares each answer bit for bit with the recorded
  * one of the version that the server names (LABEL, LABEL#1, LABEL#2, ...). It prints one line of a table; status 1 where a
@@ -12,6 +12,7 @@
  */
 #include "client.h"
 #include "say.h"
+#include "token.h"
 
 #include <getopt.h>
 #include <jansson.h>
@@ -220,8 +221,34 @@ static int run(load *l)
 
 #define RAW(expected, text) { expected, text, sizeof text - 1 }
 #define POST(path, size) "POST /" path " HTTP/1.1\r\nHost: x\r\nContent-Length: " size "\r\n\r\n"
+#define SHOWS(what) "POST /weights/leave HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nAuthorization: " what "\r\n\r\n{}"
 
-static int hostile(const load *l)
+/* What a trainer that is none asks; with the token it hears why not, without it nothing. */
+static size_t ask_for_weights(client *c, const char *shown)
+{
+    static const struct {
+        int status;
+        const char *path, *body;
+    } CASE[] = { { 400, "/weights/update", "{}" },
+                 { 409, "/weights/update", "{\"session\":99,\"version\":\"x\"}" },
+                 { 409, "/weights/leave", "{\"session\":99}" },
+                 { 409, "/weights/init", "{\"params\":[{\"name\":\"a\"}]}" } };
+    size_t wrong = 0;
+    for (size_t i = 0; i < sizeof CASE / sizeof CASE[0]; i++) {
+        for (int known = 0; known < 2; known++) {
+            c->token = known ? shown : "0123456789abcdef0123456789abcdef";
+            int status = client_ask(c, CASE[i].path, CASE[i].body), expected = known ? CASE[i].status : 401;
+            if (status != expected) {
+                say("%s %s: status %d, expected %d", CASE[i].path, CASE[i].body, status, expected);
+                wrong++;
+            }
+        }
+    }
+    c->token = NULL;
+    return wrong;
+}
+
+static int hostile(const load *l, const token *shown)
 {
     /* -1: no answer is one, too. */
     static const struct {
@@ -249,10 +276,12 @@ static int hostile(const load *l)
         RAW(-1, POST("embed", "99999999999999999999")),
         RAW(-1, POST("embed", "-5")),
         RAW(-1, POST("embed", "1000") "{\"text\":"),
-        RAW(400, POST("weights/update", "2") "{}"),
-        RAW(409, POST("weights/update", "28") "{\"session\":99,\"version\":\"x\"}"),
-        RAW(409, POST("weights/leave", "14") "{\"session\":99}"),
-        RAW(409, POST("weights/init", "25") "{\"params\":[{\"name\":\"a\"}]}"),
+        RAW(401, POST("weights/init", "0")),
+        RAW(401, POST("weights/update", "2") "{}"),
+        RAW(401, SHOWS("Bearer")),
+        RAW(401, SHOWS("Bearer ")),
+        RAW(401, SHOWS("Basic MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")),
+        RAW(401, SHOWS("\xff\xfe")),
     };
     size_t wrong = 0;
     for (size_t i = 0; i < sizeof CASE / sizeof CASE[0]; i++) {
@@ -262,9 +291,12 @@ static int hostile(const load *l)
             wrong++;
         }
     }
+    client c = client_create(l->port);
+    wrong += ask_for_weights(&c, shown->text);
     char *many = must_allocate(1 << 20, 1);
     memset(many, '[', (1 << 20) - 1);
-    client c = client_create(l->port);
+    if (client_ask(&c, "/weights/init", many) != 401)
+        say("1 MiB without the token is not refused with 401: %s", c.reply), wrong++;
     if (client_ask(&c, "/embed", many) != 413)
         say("a body of 1 MiB is not refused with 413: %s", c.reply), wrong++;
     many[16000] = '\0';
@@ -273,7 +305,7 @@ static int hostile(const load *l)
     if (client_ask(&c, "/health", NULL) != 200)
         say("the server did not outlive it"), wrong++;
     else
-        printf("%zu hostile requests, the server answers: %s\n", sizeof CASE / sizeof CASE[0] + 2, c.reply);
+        printf("%zu hostile requests, the server answers: %s\n", sizeof CASE / sizeof CASE[0] + 11, c.reply);
     client_destroy(&c);
     free(many);
     return wrong == 0 ? 0 : 1;
@@ -324,9 +356,12 @@ int main(int argc, char **argv)
     const char *what = argc > 2 ? argv[1] : "";
     l.port = argc > 2 ? atoi(argv[2]) : 0;
     if (l.port < 1 || l.port > 65535)
-        die("usage: embed-load record PORT TEXTS OUT | run PORT TEXTS [OPTION ...] | hostile PORT");
-    if (strcmp(what, "hostile") == 0)
-        return hostile(&l);
+        die("usage: embed-load record PORT TEXTS OUT | run PORT TEXTS [OPTION ...] | hostile PORT TOKEN_FILE");
+    if (strcmp(what, "hostile") == 0 && argc == 4) {
+        static token shown;
+        token_read(argv[3], &shown);
+        return hostile(&l, &shown);
+    }
     if (argc < 4)
         die("%s wants a file of texts", what);
     read_texts(&l, argv[3]);

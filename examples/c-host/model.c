@@ -43,7 +43,7 @@ int table_share(int rows, int tp)
 
 /* ---- which tensors there are ---- */
 
-static void add(model *m, int cut, const char *dtype, int64_t rows, int64_t columns, const char *format, int number)
+static void add(model *m, enum cut cut, const char *dtype, int64_t rows, int64_t columns, const char *format, int number)
 {
     slot *s = &m->slot[m->nslots++];
     *s = (slot){ .dtype = dtype, .ndim = columns == 0 ? 1 : 2, .shape = { rows, columns }, .cut = cut, .offset = m->bytes };
@@ -57,7 +57,7 @@ static void add(model *m, int cut, const char *dtype, int64_t rows, int64_t colu
 
 static const char F[] = "float32";
 
-static void add_product(model *m, int cut, int64_t rows, int64_t columns, const char *format, int number)
+static void add_product(model *m, enum cut cut, int64_t rows, int64_t columns, const char *format, int number)
 {
     add(m, cut, F, rows, columns, format, number);
     m->slot[m->nslots - 1].product = true;

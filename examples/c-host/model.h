@@ -16,6 +16,8 @@ typedef struct config {
     float norm_epsilon;
 } config;
 
+enum cut { WHOLE, ROWS, COLUMNS, STACKED }; /* STACKED: rows of query, key and value on top of each other */
+
 /* A live tensor: where it lies in both sets of weights, and how a checkpoint's tensor is cut into it. */
 typedef struct slot {
     char name[160];
@@ -23,7 +25,7 @@ typedef struct slot {
     uint32_t ndim;
     int64_t shape[2];
     size_t offset, bytes;
-    enum { WHOLE, ROWS, COLUMNS, STACKED } cut; /* STACKED: rows of query, key and value on top of each other */
+    enum cut cut;
     bool product;
 } slot;
 

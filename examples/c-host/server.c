@@ -1,10 +1,11 @@
 /*
  * server.c: answers embedding requests with a BERT encoder that is cut over a few processes, and takes new weights meanwhile.
  *
- *     embed-server MODEL [--weights FILE] [--label TEXT] [--port N] [--tp N]
+ *     embed-server MODEL [--weights FILE] [--label TEXT] [--address A] [--port N] [--token-file FILE] [--tp N]
  *
- * MODEL is a folder with config.json, vocab.txt and model.safetensors. Prints "listening on 127.0.0.1:PORT" and serves until
- * SIGTERM or SIGINT; exit 0 then. Each rank is a process with one thread that computes and one that holds the Sluice engine.
+ * MODEL is a folder with config.json, vocab.txt and model.safetensors. Prints "listening on ADDRESS:PORT" and serves until
+ * SIGTERM or SIGINT; exit 0 then. Who brings weights must show the token of that file; off the loopback there must be one.
+ * Each rank is a process with one thread that computes and one that holds the Sluice engine.
  * The swap to new weights is between two batches, on all ranks at once: no answer is of mixed weights.
  */
 #include "forward.h"
@@ -24,11 +25,12 @@
 extern void openblas_set_num_threads(int count);
 
 typedef struct options {
-    const char *folder, *weights, *label;
+    const char *folder, *weights, *label, *address, *token_file;
     int port, tp;
 } options;
 
-static const char USAGE[] = "usage: embed-server MODEL [--weights FILE] [--label TEXT] [--port N] [--tp N]";
+static const char USAGE[] = "usage: embed-server MODEL [--weights FILE] [--label TEXT] [--address A] [--port N] [--token-file FILE] "
+                            "[--tp N]";
 
 static int read_number(const char *text, int most)
 {
@@ -41,14 +43,19 @@ static int read_number(const char *text, int most)
 
 static options read_options(int argc, char **argv)
 {
-    static const struct option LONG[] = { { "weights", 1, NULL, 'w' }, { "label", 1, NULL, 'l' }, { "port", 1, NULL, 'p' },
-                                          { "tp", 1, NULL, 't' },      { NULL, 0, NULL, 0 } };
-    options o = { .label = "start", .port = 0, .tp = 2 };
+    static const struct option LONG[] = { { "weights", 1, NULL, 'w' }, { "label", 1, NULL, 'l' },      { "address", 1, NULL, 'a' },
+                                          { "port", 1, NULL, 'p' },    { "token-file", 1, NULL, 'f' }, { "tp", 1, NULL, 't' },
+                                          { NULL, 0, NULL, 0 } };
+    options o = { .label = "start", .address = "127.0.0.1", .port = 0, .tp = 2 };
     for (int c; (c = getopt_long(argc, argv, "", LONG, NULL)) != -1;) {
         if (c == 'w')
             o.weights = optarg;
         else if (c == 'l')
             o.label = optarg;
+        else if (c == 'a')
+            o.address = optarg;
+        else if (c == 'f')
+            o.token_file = optarg;
         else if (c == 'p')
             o.port = read_number(optarg, 65535);
         else if (c == 't')
@@ -248,8 +255,8 @@ static void serve(const options *o, leader *lead)
     updater *u = updater_start(lead->server->group, lead->model);
     if (pthread_create(&worker, NULL, work, lead) != 0 || pthread_create(&watcher, NULL, watch, lead) != 0)
         die("no threads");
-    struct MHD_Daemon *daemon = http_start(lead->server, &port);
-    printf("listening on 127.0.0.1:%d, %d ranks, version %s\n", port, o->tp, lead->server->version);
+    struct MHD_Daemon *daemon = http_start(lead->server, o->address, &port);
+    printf("listening on %s:%d, %d ranks, version %s\n", o->address, port, o->tp, lead->server->version);
     fflush(stdout);
     sigwait(&ends, &received);
     stop(lead, u, daemon);
@@ -268,6 +275,11 @@ int main(int argc, char **argv)
     server s = { .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER,
                  .updating = PTHREAD_MUTEX_INITIALIZER };
     leader lead = { .server = &s };
+    static token held;
+    if (o.token_file != NULL) {
+        token_read(o.token_file, &held);
+        s.token = &held;
+    }
     s.group = group_create(o.tp);
     for (int rank = 1; rank < o.tp; rank++)
         start_rank(&o, s.group, rank);

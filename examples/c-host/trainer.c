@@ -2,7 +2,7 @@
  * trainer.c: stands for a training job: some processes that each hold a shard of every parameter, as FSDP cuts them, and bring
  * them to embed-server, checkpoint after checkpoint.
  *
- *     embed-trainer --server PORT [--trainers N] [--every SECONDS] [--updates N] LABEL=FILE [LABEL=FILE ...]
+ *     embed-trainer --server PORT [--token-file FILE] [--trainers N] [--every SECONDS] [--updates N] LABEL=FILE [LABEL=FILE ...]
  *
  * Update k takes the values of the k-th file (the first again after the last) and calls them LABEL#k. Rank 0 tells the server
  * over HTTP what comes, so that the server's ranks make the same calls; the weights themselves go by Sluice.
@@ -10,6 +10,7 @@
 #include "checkpoint.h"
 #include "client.h"
 #include "say.h"
+#include "token.h"
 
 #include <arpa/inet.h>
 #include <getopt.h>
@@ -29,6 +30,7 @@ enum { MOST_FILES = 8, MOST_TRAINERS = 16, WORKERS = 2 };
 
 typedef struct options {
     int server, trainers, updates, workers;
+    token token; /* empty: none */
     double every;
     size_t nfiles;
     const char *label[MOST_FILES];
@@ -211,6 +213,7 @@ static void live(const options *o, int rank, int listen_fd, char *init_info)
 {
     trainer t = { .options = o, .rank = rank };
     call c = { .client = client_create(o->server) };
+    c.client.token = o->token.text[0] == '\0' ? NULL : o->token.text;
     sluice_error error = SLUICE_ERROR_INIT;
     sluice_options given = SLUICE_OPTIONS_INIT;
     given.rank = rank;
@@ -255,7 +258,8 @@ static int read_number(const char *text, int least, int most)
 static void read_options(int argc, char **argv, options *o)
 {
     static const struct option LONG[] = { { "server", 1, NULL, 's' },  { "trainers", 1, NULL, 't' }, { "every", 1, NULL, 'e' },
-                                          { "updates", 1, NULL, 'u' }, { "workers", 1, NULL, 'w' },  { NULL, 0, NULL, 0 } };
+                                          { "updates", 1, NULL, 'u' }, { "workers", 1, NULL, 'w' },  { "token-file", 1, NULL, 'f' },
+                                          { NULL, 0, NULL, 0 } };
     *o = (options){ .trainers = 2, .updates = 2, .workers = WORKERS, .every = 5 };
     for (int c; (c = getopt_long(argc, argv, "", LONG, NULL)) != -1;) {
         if (c == 's')
@@ -266,6 +270,8 @@ static void read_options(int argc, char **argv, options *o)
             o->every = strtod(optarg, NULL);
         else if (c == 'u')
             o->updates = read_number(optarg, 1, 1000000);
+        else if (c == 'f')
+            token_read(optarg, &o->token);
         else if (c == 'w')
             o->workers = read_number(optarg, 1, 64);
         else
@@ -280,7 +286,8 @@ static void read_options(int argc, char **argv, options *o)
         o->file[o->nfiles] = checkpoint_open(equals + 1);
     }
     if (o->server == 0 || o->nfiles == 0)
-        die("usage: embed-trainer --server PORT [--trainers N] [--workers N] [--every SECONDS] [--updates N] LABEL=FILE ...");
+        die("usage: embed-trainer --server PORT [--token-file FILE] [--trainers N] [--workers N] [--every SECONDS] [--updates N] "
+            "LABEL=FILE ...");
     for (size_t i = 1; i < o->nfiles; i++)
         if (o->file[i].count != o->file[0].count || o->file[i].size != o->file[0].size)
             die("%s has other tensors than %s", o->label[i], o->label[0]);
