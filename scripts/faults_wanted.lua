@@ -78,10 +78,15 @@ local function is_right(case, rank)
       or case.fault == "cut" and case.victim == 0 and rank.text:find("was lost: its connection ended", 1, true) ~= nil
 end
 
+--- Whether nccl_m2n itself moved the tensors, and not what stands in for it and for GPUs.
+local function by_real_m2n(case, rank)
+   return case.road == "m2n" and rank.open_before:find("/dev/nvidia", 1, true) ~= nil
+end
+
 --- Whether a rank could not begin again because a process has lost its GPU, as nccl_m2n can make it: its stream goes on
 -- waiting for a rank that is gone, and nothing but the loss of its memory ends that. Errors say so.
 local function lost_its_gpu(case, rank)
-   return case.road == "m2n" and (rank.again:find("has lost that GPU: start it anew", 1, true)
+   return by_real_m2n(case, rank) and (rank.again:find("has lost that GPU: start it anew", 1, true)
       or rank.again:find("nccl_m2n works in it no more: start the process anew", 1, true)) ~= nil
 end
 
@@ -103,7 +108,7 @@ end
 -- their first use on, and CUDA's runtime, by which they go, keeps a GPU's context, whose own were not counted at first where a
 -- process is new, or has another GPU in a smaller world.
 local function kept(case, rank, at)
-   if case.road ~= "m2n" or not rank.open_before:find("/dev/nvidia", 1, true) then
+   if not by_real_m2n(case, rank) then
       return 0, 0
    end
    return at == 3 and (rank.fresh or case.smaller) and 44 or 24, 2
