@@ -239,7 +239,8 @@ static sluice_status check_param(const slc_plan *plan, const slc_param *param, i
             return slc_fail(error, SLUICE_INVALID, "init", "params[%zu] ('%s') has 2^62 bytes or more", plan->count, param->name);
     }
     if (plan->bytes + *bytes >= SLC_MAX_BYTES)
-        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu] ('%s') and those before it have 2^62 bytes or more", plan->count, param->name);
+        return slc_fail(error, SLUICE_INVALID, "init", "params[%zu] ('%s') and those before it have 2^62 bytes or more", plan->count,
+                        param->name);
     char where[SLC_PLACE_TEXT];
     size_t used = 0;
     slc_text_append(where, sizeof where, &used, "params[%zu] ('%.1000s')", plan->count, param->name);

@@ -134,7 +134,8 @@ const slc_layout *slc_plan_layout(slc_plan *plan, const slc_layout *layout);
 
 /*
  * Appends a parameter in transfer order: name, dtype, ndim, shape, source (checked; interned), allow_full are read.
- * INVALID: name empty or taken, ndim over 8, an extent below 1, 2^62 bytes or more with all before it, a layout that does not fit.
+ * INVALID: name empty or taken, ndim over 8, an extent below 1, 2^62 bytes or more with all before it, a layout
+ * that does not fit.
  */
 sluice_status slc_plan_add(slc_plan *plan, const slc_param *param, sluice_error *error);
 size_t slc_plan_count(const slc_plan *plan);

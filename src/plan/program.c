@@ -227,8 +227,8 @@ static bool make_fills(compiler *c, const slc_landing *landing)
 
 static sluice_status fail_count(const slc_program *program, const slc_param *param, sluice_error *error)
 {
-    return slc_fail(error, SLUICE_INVALID, "init", "rank %d moves more bytes than can be counted (up to parameter '%s')", (int)program->rank,
-                    param->name);
+    return slc_fail(error, SLUICE_INVALID, "init", "rank %d moves more bytes than can be counted (up to parameter '%s')",
+                    (int)program->rank, param->name);
 }
 
 /* Turns the gathered pieces and fills into the segment. */

@@ -115,8 +115,8 @@ def holding(call: Callable[[], R], cancel: Cancel = None) -> R:
 
 def letting(call: Callable[[], object]) -> BaseException | None:
     """Runs a function of the host's within such a call, in which Ctrl-C is raised as elsewhere. Returns what it raised."""
-    watched = _watched()
     try:
+        watched = _watched()
         try:
             if watched:
                 _watch().within = True

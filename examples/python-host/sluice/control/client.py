@@ -5,9 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import ssl
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -114,20 +117,13 @@ class Client:
             connection = http.client.HTTPConnection(where, parts.port, timeout=self._timeout_s)
         headers = {"Authorization": self._authorization, "Content-Type": "application/json", "Connection": "close"}
         try:
-            try:
-                connection.request(method, f"{parts.path.rstrip('/')}/{operation}", data, headers)
-            except ConnectionError:
-                if connection.sock is None:
-                    raise
-                # refused before all was sent: what the host says is there to be read
-            response = connection.getresponse()
-            data = response.read(ANSWER_BYTES + 1)
+            response, said = self._exchange(connection, method, f"{parts.path.rstrip('/')}/{operation}", data, headers)
         except (OSError, http.client.HTTPException) as error:
             raise ControlError(f"{url}: {operation}: {type(error).__name__}: {error}") from error
         finally:
             connection.close()
         try:
-            answer = json.loads(data) if len(data) <= ANSWER_BYTES else None
+            answer = json.loads(said) if len(said) <= ANSWER_BYTES else None
         except (ValueError, RecursionError):
             answer = None
         keys = ("phase", "version") if response.status == 200 else ()
@@ -137,3 +133,33 @@ class Client:
         if response.status != 200:
             raise ControlError(f"{url}: {answer.get('error', response.reason)}", response.status, answer)
         return answer
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """One request and its answer, within one deadline: a socket's own is that of each byte."""
+        late = threading.Event()
+        connection.connect()
+        sock = connection.sock
+
+        def end() -> None:
+            late.set()
+            with suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+        timer = threading.Timer(self._timeout_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            with suppress(ConnectionError):  # refused before all was sent: what the host says is there to be read
+                connection.request(method, path, data, headers)
+            response = connection.getresponse()
+            said = response.read(ANSWER_BYTES + 1)
+        except (OSError, http.client.HTTPException):
+            if not late.is_set():
+                raise
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise TimeoutError(f"no whole answer within {self._timeout_s:g} s")
+        return response, said

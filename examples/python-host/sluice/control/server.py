@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import ipaddress
 import logging
+import re
 import socket
 import socketserver
 import ssl
@@ -181,10 +182,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _ask(self) -> Answer:
         control = self.server.control
-        length = self.headers.get("Content-Length")
-        if "Transfer-Encoding" in self.headers or length is not None and not (length.isascii() and length.isdigit()):
+        lengths = self.headers.get_all("Content-Length", ["0"])
+        if "Transfer-Encoding" in self.headers or len(lengths) > 1 or not re.fullmatch("[0-9]+", lengths[0]):
             return refusal(HTTPStatus.LENGTH_REQUIRED, "body: Content-Length must say how many bytes it has")
-        bytes_said = int(length[:20]) if length else 0
+        bytes_said = int(lengths[0].lstrip("0")[:20] or "0")
         refused = control.admit(self.command, self.path, self.headers.get("Authorization"), bytes_said)
         if refused is None or refused.status is not HTTPStatus.UNAUTHORIZED:
             self.server.know(self.request)

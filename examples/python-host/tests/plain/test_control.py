@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,8 @@ BAD = [
     (post("version"), 405, "version: the method must be GET"),
     (post("update").replace(b"Length: 0", b"Length: -1"), 411, "body: Content-Length must say how many bytes it has"),
     (post("update").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"), 411, None),
+    (post("update").replace(b"Length: 0", b"Length: 0\r\nContent-Length: 2"), 411, "body: Content-Length must say how many bytes it has"),
+    (post("update").replace(b"Length: 0", b"Length: " + b"0" * 30 + b"2") + b"[]", 400, "update: the body must be a JSON object with the key names alone"),
     (b"nonsense\r\n\r\n", 400, "request: Bad Request"),
     (b"GET /version HTTP/9.9\r\n\r\n", 505, "request: HTTP Version Not Supported"),
     (b"GET /" + b"x" * 70000, 400, "request: this is no HTTP"),
@@ -328,6 +330,26 @@ def test_what_is_no_control_plane_is_told_from_one(host: Host, token_file: Path,
         for call in (Client(server.url, token_file).version, Client(server.url, token_file).phases):
             with pytest.raises(ControlError, match=": version: 200 and not its JSON: this is no control plane of Sluice$"):
                 call()
+
+
+def test_a_host_whose_answer_never_ends_is_left_at_the_deadline(token_file: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection = listener.accept()[0]
+            with suppress(OSError), connection:
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+                while True:
+                    connection.sendall(b" ")
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ControlError) as late:
+            Client(url, token_file, timeout_s=0.5).version()
+        assert str(late.value) == f"{url}: version: TimeoutError: no whole answer within 0.5 s"
+        thread.join()
 
 
 def test_several_hosts_are_told_at_once(token_file: Path) -> None:

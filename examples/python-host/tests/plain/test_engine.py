@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_call_that_waits(ctrl_c: None) -> None:
 
 
 def test_ctrl_c_is_raised_once_and_by_whoever_it_is_raised_for(ctrl_c: None) -> None:
-    """Where it came within a callback's own steps, ctypes would drop it, and load_weights would count as done."""
+    """Where it came within a callback's own steps, ctypes would drop it, and a hook would count as done."""
     steps: list[str] = []
 
     def interrupt() -> None:
