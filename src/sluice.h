@@ -195,7 +195,9 @@ typedef struct sluice_timeouts {
  *                A file there that anyone may write, or in a folder that anyone may, is refused. NULL: the default resolver
  *   transport    "host" (memory of this machine's processes), "nccl" (memory of GPUs; live tensors, sources and what
  *                load_weights gets are device pointers, all of a rank's on one GPU) or "m2n" (the same by NVIDIA's nccl_m2n,
- *                which knows even shards of 1 to 3 dims over one or two mesh axes; one rank a process); NULL means "host"
+ *                which knows even shards of 1 to 3 dims over one or two mesh axes; one rank a process, and one that waits in a
+ *                reshard for a rank that is lost may lose its GPU, which the next error says: it must be started anew); NULL
+ *                means "host"
  *   timeout_s    the deadline of every wait, in seconds; 0 means 300
  *   listen_fd    rank 0 only: a listening TCP socket to take over instead of binding master_port; -1 for none. The engine closes it.
  *   staging_slots  full tensors that can be in flight or kept at once on a worker, at least 2; 0 means 2
