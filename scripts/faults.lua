@@ -317,6 +317,9 @@ end
 -- ---- all of it ----
 
 read_arguments()
+if build == "--arguments" then -- they are good; what runs is not built yet
+   os.exit(0)
+end
 local filtered = options.phase or options.fault or options.victim or options.sample
 local cases = options.crowd and not filtered and {} or make_cases()
 local seconds = run(cases)

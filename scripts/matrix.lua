@@ -148,6 +148,9 @@ if arg[2] == "--rank" then
    os.exit(run.rank(arg[4], tonumber(arg[3]), tonumber((arg[5] or ""):match("^%-%-report%-fd=(%d+)$"))))
 end
 read_arguments()
+if build == "--arguments" then -- they are good; what runs is not built yet
+   os.exit(0)
+end
 run.open(build)
 local json, units = require "sluice.cli.json", require "sluice.cli.units"
 if options.list then
