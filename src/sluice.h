@@ -165,7 +165,7 @@ typedef struct sluice_progress {
 typedef struct sluice_callbacks {
     uint32_t size;
     void *user; /* passed to each */
-    void (*log)(void *user, sluice_log_level level, const char *text); /* at debug level each stage of init, before it begins */
+    void (*log)(void *user, sluice_log_level level, const char *text); /* debug: each stage of init, as it begins; error: what ended a session */
     void (*progress)(void *user, const sluice_progress *progress); /* at most 20 a second, and once at the end of a batch */
     sluice_status (*reload_begin)(void *user, sluice_error *error); /* before the first full parameter's update; only if the plan has one */
     sluice_status (*load_weights)(void *user, sluice_weights *weights, sluice_error *error); /* once a batch that has a full parameter */
