@@ -11,10 +11,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from ..engine import SluiceError, State
 from ..init_info import Mesh, Param, Pin, init_info
 from .engine import Engine
 from .placements import Axis, Cut, axes_of, cut_of, place
-from .tensors import dtype_name, local
+from .tensors import dtype_name, local, memory_of
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,16 @@ class WeightSource:
         group: dist.ProcessGroup | None = None,
     ) -> None:
         self._group = group
-        self._tensors = tensors_of(weights, rename)
         self._meshes: dict[DeviceMesh, tuple[Axis, ...]] = {}
         self.rank = dist.get_rank(group) if dist.is_initialized() else 0
         self.trainers = dist.get_world_size(group) if dist.is_initialized() else 1
-        self.params: tuple[Param, ...] = self._params(self._hear(*self._say()))
+        said, problem = {}, ""
+        try:
+            self._tensors = tensors_of(weights, rename)
+            said = {name: self._say(name, tensor) for name, tensor in self._tensors.items()}
+        except Exception as error:  # also what rename raises: no rank may stay away from what is collective
+            problem = f"rank {self.rank}: {error if isinstance(error, ValueError) else f'{type(error).__name__}: {error}'}"
+        self.params: tuple[Param, ...] = self._params(self._hear(said, problem))
         self.names: tuple[str, ...] = tuple(param.name for param in self.params)
 
     def init_info(
@@ -78,18 +84,21 @@ class WeightSource:
             held = local(tensor)
             try:
                 engine.register_source(name, held if held.numel() > 0 else None)
-            except ValueError as error:
+            except (ValueError, SluiceError) as error:
+                if engine.state is State.UPDATING:  # the others wait in a batch of it
+                    engine.refuse_update(f"parameter {name}: {error}")
+                if isinstance(error, SluiceError):
+                    raise
                 raise ValueError(f"parameter {name}: {error}") from error
 
-    def _say(self) -> tuple[dict[str, Said], str]:
-        """What this rank holds, or why that cannot be said."""
-        said: dict[str, Said] = {}
-        for name, tensor in self._tensors.items():
-            try:
-                said[name] = Said(dtype_name(tensor.dtype), tuple(tensor.shape), self._cut(tensor))
-            except ValueError as error:
-                return {}, f"rank {self.rank}: parameter {name}: {error}"
-        return said, ""
+    def _say(self, name: str, tensor: torch.Tensor) -> Said:
+        try:
+            held = local(tensor)
+            if held.device.type != "meta" and held.numel() > 0 and not memory_of(held).is_contiguous():
+                raise ValueError(f"it must be contiguous; its shape is {tuple(held.shape)}, its strides are {held.stride()}")
+            return Said(dtype_name(tensor.dtype), tuple(tensor.shape), self._cut(tensor))
+        except ValueError as error:
+            raise ValueError(f"parameter {name}: {error}") from error
 
     def _cut(self, tensor: torch.Tensor) -> Cut:
         if not isinstance(tensor, DTensor):
@@ -103,7 +112,7 @@ class WeightSource:
         return dist.get_group_rank(self._group, rank) if self._group is not None else rank
 
     def _hear(self, mine: Mapping[str, Said], problem: str) -> list[Group]:
-        """What all ranks hold. Ranks that say the same, most often all, are heard once; a problem is every rank's."""
+        """What all ranks hold. Ranks that say the same, most often all, are heard once; a problem of one is every rank's."""
         told = [(hashlib.sha256(repr(mine).encode()).hexdigest(), problem)] * self.trainers
         if self.trainers > 1:
             dist.all_gather_object(told, told[0], group=self._group)

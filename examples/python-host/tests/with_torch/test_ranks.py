@@ -76,6 +76,9 @@ def lost_trainer(rank: Rank) -> str:
     partial = DTensor.from_local(torch.zeros(3), mesh, [Partial() if rank.number == 1 else Replicate()])
     with pytest.raises(ValueError, match=r"^rank 1: parameter w: its placement .* on axis dp is neither a shard nor a replica$"):
         WeightSource({"w": partial})
+    names = {"w": "w"} if rank.number == 0 else {}
+    with pytest.raises(ValueError, match=r"^rank 1: KeyError: 'w'$"):
+        WeightSource({"w": torch.zeros(3)}, rename=lambda name: names[name])
 
     source = WeightSource({"w": distribute_tensor(torch.arange(6.0), mesh, [Shard(0)])})
     with rank.engine(source) as engine:

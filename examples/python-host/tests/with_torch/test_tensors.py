@@ -199,8 +199,31 @@ def test_a_source_whose_storage_was_freed_is_not_read() -> None:
 
 
 def test_a_source_that_is_not_contiguous_names_its_parameter() -> None:
-    with Torch(0) as engine, pytest.raises(ValueError, match="parameter w: source 'w' must be contiguous"):
-        WeightSource({"w": torch.zeros(4, 6).T}).register(engine)
+    said = "^rank 0: parameter w: it must be contiguous; its shape is \\(6, 4\\), its strides are \\(1, 6\\)$"
+    with pytest.raises(ValueError, match=said):
+        WeightSource({"w": torch.zeros(4, 6).T})
+    assert WeightSource({"w": torch.zeros(4, 6, device="meta").T}).names == ("w",)  # whose memory comes later
+
+
+def test_a_source_that_cannot_be_given_anew_is_refused_on_every_rank() -> None:
+    weight, served = torch.nn.Parameter(torch.zeros(4, 6)), torch.zeros(4, 6)
+    source = WeightSource({"w": weight})
+    with World(Torch) as both:
+        both.announce(w=weight)
+        both.worker.register_live("w", served, {"loader": "replicated"})  # type: ignore[arg-type]
+        both.init()
+        both.both(lambda engine: engine.start_update())
+        for data, why in (
+            (torch.zeros(6, 4).T, "source 'w' must be contiguous; its shape is (4, 6), its strides are (1, 4)"),
+            (torch.zeros(5, 6), "register: source 'w' has 120 bytes on rank 0; its box under the announced layout has 96"),
+        ):
+            weight.data = data
+            told = both.both(lambda engine: source.register(engine), lambda engine: engine.update(["w"]))  # type: ignore[arg-type]
+            assert list(map(str, told)) == [f"update: parameter w: {why}", f"update: refused: rank 0: parameter w: {why}"]
+        weight.data = torch.ones(4, 6)
+        source.register(both.trainer)  # type: ignore[arg-type]
+        assert both.both(lambda engine: engine.update(["w"])) == [None, None]
+    assert torch.equal(served, torch.ones(4, 6))
 
 
 def test_names_can_be_changed_and_left_out() -> None:
