@@ -136,3 +136,19 @@ int client_raw(int port, const char *bytes, size_t length)
     close(fd);
     return got > 0 && sscanf(answer, "HTTP/1.%*d %d", &status) == 1 ? status : -1;
 }
+
+double client_trickle(int port, double most)
+{
+    static const char START[] = "GET /health HTTP/1.1\r\nX: ";
+    char answer[256];
+    const double start = now();
+    int fd = connect_to(port, 1);
+    bool borne = fd >= 0 && send_all(fd, START, sizeof START - 1);
+    while (borne && now() - start < most) {
+        ssize_t got = recv(fd, answer, sizeof answer, 0);
+        borne = (got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) && send_all(fd, "x", 1);
+    }
+    if (fd >= 0)
+        close(fd);
+    return now() - start;
+}

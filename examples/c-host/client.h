@@ -18,5 +18,7 @@ void client_destroy(client *client);
 int client_ask(client *client, const char *path, const char *body);
 /* Sends bytes as they are and reads until the server has answered and closed, or two seconds have passed. The status, or -1. */
 int client_raw(int port, const char *bytes, size_t length);
+/* Sends a byte of a header every second; how long the server bore that, at most `most` seconds. */
+double client_trickle(int port, double most);
 
 #endif

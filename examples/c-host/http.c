@@ -1,6 +1,7 @@
 /* http.c: see http.h. */
 #include "http.h"
 
+#include "patience.h"
 #include "say.h"
 #include "updates.h"
 
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BODY = 16384, MOST_WAITING = 256, MOST_CONNECTIONS = 128, IDLE_S = 20, WAIT_S = 15 };
+enum { MOST_BODY = 16384, MOST_WAITING = 256, MOST_CONNECTIONS = 128, CLIENT_S = 20, WAIT_S = 15 };
 
 /* What a request has brought so far. */
 typedef struct body {
@@ -34,6 +35,7 @@ static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status,
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
     if (status == MHD_HTTP_UNAUTHORIZED)
         MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    patience_count(connection);
     enum MHD_Result result = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
     return result;
@@ -316,6 +318,7 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
         *length = 0;
         return MHD_YES;
     }
+    patience_rest(connection);
     if (!is_embed && !is_health && !is_weights(url))
         return refuse(connection, MHD_HTTP_NOT_FOUND, "there is no such path");
     if (strcmp(method, is_health ? MHD_HTTP_METHOD_GET : MHD_HTTP_METHOD_POST) != 0)
@@ -331,8 +334,9 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
 
 static void forget(void *context, struct MHD_Connection *connection, void **own, enum MHD_RequestTerminationCode code)
 {
-    (void)context, (void)connection, (void)code;
+    (void)context, (void)code;
     body *given = *own;
+    patience_count(connection);
     if (given != NULL)
         free(given->text);
     free(given);
@@ -345,10 +349,11 @@ struct MHD_Daemon *http_start(server *s, const char *text, int *port)
         die("%s must be an IPv4 address, as 127.0.0.1 or 0.0.0.0", text);
     if (s->token == NULL && ntohl(address.sin_addr.s_addr) >> 24 != IN_LOOPBACKNET)
         die("%s is not on the loopback interface: --token-file must be given, or anyone could bring weights", text);
+    s->patience = patience_start(CLIENT_S);
     struct MHD_Daemon *daemon = MHD_start_daemon(
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC, (uint16_t)*port, NULL, NULL, answer, s,
         MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
+        MHD_OPTION_NOTIFY_CONNECTION, patience_meet, s->patience, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
         MHD_OPTION_NOTIFY_COMPLETED, forget, NULL, MHD_OPTION_END);
     if (daemon == NULL)
         die("cannot listen on %s:%d", text, *port);
@@ -357,7 +362,8 @@ struct MHD_Daemon *http_start(server *s, const char *text, int *port)
     return daemon;
 }
 
-void http_stop(struct MHD_Daemon *daemon)
+void http_stop(server *s, struct MHD_Daemon *daemon)
 {
     MHD_stop_daemon(daemon);
+    patience_stop(s->patience);
 }

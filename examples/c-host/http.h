@@ -16,6 +16,7 @@
 #define HTTP_H
 
 #include "group.h"
+#include "patience.h"
 #include "token.h"
 #include "tokens.h"
 
@@ -47,12 +48,12 @@ typedef struct server {
     unsigned long answered, updates;
     pthread_mutex_t updating; /* held over a /weights call */
     int session;              /* under it */
+    patience *patience;       /* http_start's */
 } server;
 
-struct MHD_Daemon;
 /* On an IPv4 address; *port 0: any; it becomes the one taken. Ends the program where that cannot be. */
 struct MHD_Daemon *http_start(server *server, const char *address, int *port);
 /* Answers what is in hand and takes no more; the queue must still be served meanwhile. */
-void http_stop(struct MHD_Daemon *daemon);
+void http_stop(server *server, struct MHD_Daemon *daemon);
 
 #endif

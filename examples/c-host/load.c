@@ -4,6 +4,7 @@
  *     embed-load record PORT TEXTS OUT                the answers to every line of TEXTS, for --expect
  *     embed-load run PORT TEXTS [--seconds S] [--connections N] [--rate R] --expect LABEL=FILE ...
  *     embed-load hostile PORT TOKEN_FILE              requests that are no requests; the server must outlive them
+ *     embed-load slow PORT                            a request that does not end; the server must end it
  *
  * `run` asks for lines of TEXTS over N connections, R a second in all, and compares each answer bit for bit with the recorded
  * one of the version that the server names (LABEL, LABEL#1, LABEL#2, ...). It prints one line of a table; status 1 where a
@@ -311,6 +312,19 @@ static int hostile(const load *l, const token *shown)
     return wrong == 0 ? 0 : 1;
 }
 
+/* ---- slow ---- */
+
+static int slow(const load *l)
+{
+    enum { LONGEST = 30 };
+    double seconds = client_trickle(l->port, LONGEST);
+    if (seconds < LONGEST)
+        printf("a request that does not end was ended after %.0f s\n", seconds);
+    else
+        say("a request that does not end held its connection for %d s", LONGEST);
+    return seconds < LONGEST ? 0 : 1;
+}
+
 /* ---- the command line ---- */
 
 static void add_expected(load *l, char *given)
@@ -356,7 +370,9 @@ int main(int argc, char **argv)
     const char *what = argc > 2 ? argv[1] : "";
     l.port = argc > 2 ? atoi(argv[2]) : 0;
     if (l.port < 1 || l.port > 65535)
-        die("usage: embed-load record PORT TEXTS OUT | run PORT TEXTS [OPTION ...] | hostile PORT TOKEN_FILE");
+        die("usage: embed-load record PORT TEXTS OUT | run PORT TEXTS [OPTION ...] | hostile PORT TOKEN_FILE | slow PORT");
+    if (strcmp(what, "slow") == 0)
+        return slow(&l);
     if (strcmp(what, "hostile") == 0 && argc == 4) {
         static token shown;
         token_read(argv[3], &shown);

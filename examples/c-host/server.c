@@ -235,7 +235,7 @@ static void stop(leader *lead, updater *u, struct MHD_Daemon *daemon)
     s->stopping = true;
     pthread_cond_broadcast(&s->done);
     pthread_mutex_unlock(&s->lock);
-    http_stop(daemon);
+    http_stop(s, daemon);
     pthread_mutex_lock(&s->lock);
     __atomic_store_n(&lead->ended, true, __ATOMIC_RELEASE);
     pthread_cond_signal(&s->work);
