@@ -318,7 +318,8 @@ SLUICE_API sluice_status sluice_register_source(sluice_engine *engine, const cha
 /*
  * Memory that peers on this machine can map: sources allocated here move at the speed of a plain copy. Page-aligned,
  * zeroed, never visible in any file system, gone with the process. Release with sluice_memory_free before destroy; between
- * init and shutdown that does nothing, since peers may read the block. Errors: INVALID (no bytes), STATE after init.
+ * init and shutdown that does nothing, since peers may read the block, nor does it with a pointer that is none of this engine's
+ * blocks, as a block's that was freed: both are only logged. Errors: INVALID (no bytes), STATE after init.
  */
 SLUICE_API sluice_status sluice_memory_alloc(sluice_engine *engine, size_t bytes, void **data, sluice_error *error);
 SLUICE_API void sluice_memory_free(sluice_engine *engine, void *data);

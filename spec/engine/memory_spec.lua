@@ -53,6 +53,29 @@ describe("memory", function()
       self:destroy()
    end)
 
+   it("ignores, but for the log, what is freed twice, in the middle or elsewhere: the blocks beside it stay", function()
+      local log = {}
+      local self = host.create {rank = 0, log = log}
+      collectgarbage()
+      collectgarbage()
+      local before = descriptors()
+      local first, second, large = assert(alloc(self, 5000)), assert(alloc(self, 5000)), assert(alloc(self, 100 * 2 ^ 20))
+      second[0], large[0] = 7, 8
+      C.sluice_memory_free(self.engine, first)
+      assert.same({}, log)
+      for _, wrong in ipairs {first, first, second + 4096, second + 1, large + 4096, large + 64 * 2 ^ 20, ffi.new("char[8]")} do
+         C.sluice_memory_free(self.engine, ffi.cast("void *", wrong))
+         assert.equal("1 memory: memory_free of what is no block of this engine, or no longer, is ignored", table.remove(log))
+      end
+      assert.same({7, 8}, {second[0], large[0]})
+      C.sluice_memory_free(self.engine, second)
+      C.sluice_memory_free(self.engine, large)
+      assert.equal(before, descriptors())
+      C.sluice_memory_free(self.engine, second)
+      assert.equal(1, #log)
+      self:destroy()
+   end)
+
    it("gives blocks larger than a slab", function()
       local self = host.create {rank = 0}
       local block = assert(alloc(self, 100 * 2 ^ 20))

@@ -49,9 +49,13 @@ typedef struct slc_source {
     size_t bytes;
 } slc_source;
 
-/* What is given out of a region of sluice_memory_alloc. */
+/* What is given out of a region of sluice_memory_alloc. One that is larger than SLC_SLAB_BYTES is one block. */
+#define SLC_SLAB_BYTES ((size_t)64 << 20)
+#define SLC_SLAB_GRAIN 4096 /* where a block can begin: the smallest page that a system has */
+
 typedef struct slc_slab {
     size_t used, blocks;
+    uint64_t begins[SLC_SLAB_BYTES / SLC_SLAB_GRAIN / 64]; /* a bit a grain: whether a block that is given out begins there */
 } slc_slab;
 
 /*

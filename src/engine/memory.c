@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 static const char STAGE[] = "memory";
-static const size_t SLAB_BYTES = (size_t)64 << 20;
 
 static bool round_to_pages(size_t bytes, size_t *rounded)
 {
@@ -47,12 +46,24 @@ static sluice_status find_slab(sluice_engine *engine, size_t bytes, size_t *foun
         return SLUICE_OK;
     sluice_status status = make_room(engine, error);
     if (status == SLUICE_OK)
-        status = slc_region_create(bytes > SLAB_BYTES ? bytes : SLAB_BYTES, &engine->region[engine->nregions], error);
+        status = slc_region_create(bytes > SLC_SLAB_BYTES ? bytes : SLC_SLAB_BYTES, &engine->region[engine->nregions], error);
     if (status != SLUICE_OK)
         return status;
     *found = engine->nregions++;
     engine->slab[*found] = (slc_slab){ 0 };
     return SLUICE_OK;
+}
+
+static void flip(slc_slab *slab, size_t offset)
+{
+    size_t grain = offset / SLC_SLAB_GRAIN;
+    slab->begins[grain / 64] ^= (uint64_t)1 << grain % 64;
+}
+
+static bool begins(const slc_slab *slab, size_t offset)
+{
+    size_t grain = offset / SLC_SLAB_GRAIN;
+    return offset % SLC_SLAB_GRAIN == 0 && offset < SLC_SLAB_BYTES && (slab->begins[grain / 64] >> grain % 64 & 1) != 0;
 }
 
 static sluice_status take(sluice_engine *engine, size_t bytes, void **data, sluice_error *error)
@@ -67,6 +78,7 @@ static sluice_status take(sluice_engine *engine, size_t bytes, void **data, slui
     if (status != SLUICE_OK)
         return status;
     *data = (unsigned char *)engine->region[slab].data + engine->slab[slab].used;
+    flip(&engine->slab[slab], engine->slab[slab].used);
     engine->slab[slab].used += rounded;
     engine->slab[slab].blocks++;
     return SLUICE_OK;
@@ -90,9 +102,10 @@ static void give_back(sluice_engine *engine, const void *data)
         return;
     }
     for (size_t i = 0; i < engine->nregions; i++) {
-        uintptr_t start = (uintptr_t)engine->region[i].data, at = (uintptr_t)data;
-        if (at < start || at >= start + engine->region[i].bytes)
+        size_t offset = (uintptr_t)data - (uintptr_t)engine->region[i].data;
+        if (offset >= engine->region[i].bytes || !begins(&engine->slab[i], offset))
             continue;
+        flip(&engine->slab[i], offset);
         if (--engine->slab[i].blocks > 0)
             return;
         slc_region_destroy(&engine->region[i]);
@@ -101,6 +114,7 @@ static void give_back(sluice_engine *engine, const void *data)
         engine->slab[i] = engine->slab[engine->nregions];
         return;
     }
+    slc_say(&engine->log, SLUICE_LOG_WARN, "memory: memory_free of what is no block of this engine, or no longer, is ignored");
 }
 
 void sluice_memory_free(sluice_engine *engine, void *data)
