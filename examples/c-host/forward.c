@@ -143,6 +143,6 @@ void forward(const model *m, group *g, float embedding[MOST_SENTENCES][MOST_HIDD
         product_multiply(wide, count, l->down, NULL, hidden, inner, group_partial(g, m->rank, ++turn));
         join(m, g, turn, l->down_bias, l->norm2, l->norm2_bias, count, x);
     }
-    for (int i = 0, row = 0; i < b->sentences; row += b->count[i], i++)
+    for (int i = 0, row = 0; embedding != NULL && i < b->sentences; row += b->count[i], i++)
         pool(x + row * hidden, b->count[i], hidden, embedding[i]);
 }

@@ -94,7 +94,6 @@ static model *load(const options *o, int rank)
 
 static void follow(group *g, model *m)
 {
-    static float embedding[MOST_SENTENCES][MOST_HIDDEN];
     for (;;) {
         group_wait(g);
         if (g->order == STOP)
@@ -103,7 +102,7 @@ static void follow(group *g, model *m)
             model_swap(m);
             group_wait(g);
         } else {
-            forward(m, g, embedding);
+            forward(m, g, NULL);
         }
     }
 }

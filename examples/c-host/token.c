@@ -28,11 +28,14 @@ void token_read(const char *path, token *t)
     close(fd);
     if (got < 0)
         die("token_file (%s) cannot be read", path);
-    line[strcspn(line, "\r\n")] = '\0';
-    size_t length = strlen(line), signs = strspn(line, SIGNS);
+    size_t length = (size_t)got;
+    length -= length > 0 && line[length - 1] == '\n';
+    length -= length > 0 && line[length - 1] == '\r';
+    line[length] = '\0';
     if (length < SHORTEST_TOKEN || length > LONGEST_TOKEN)
         die("token_file (%s) has %zu bytes in its line; a token must have %d to %d", path, length, SHORTEST_TOKEN, LONGEST_TOKEN);
-    if (strspn(line + signs, "=") != length - signs || (size_t)got > length + 2)
+    size_t signs = strspn(line, SIGNS);
+    if (signs == 0 || signs + strspn(line + signs, "=") != length)
         die("token_file (%s) must hold one line of letters, digits and - . _ ~ + /, perhaps with = at its end", path);
     *t = (token){ 0 };
     memcpy(t->text, line, length);
@@ -41,11 +44,11 @@ void token_read(const char *path, token *t)
 bool token_admits(const token *t, const char *authorization)
 {
     static const char SCHEME[] = "Bearer ";
-    char shown[sizeof t->text] = "";
+    char shown[sizeof t->text + 1] = ""; /* one more, so that a longer one differs */
     if (authorization != NULL && strncasecmp(authorization, SCHEME, sizeof SCHEME - 1) == 0)
         strncpy(shown, authorization + sizeof SCHEME - 1, sizeof shown - 1);
-    unsigned char differs = 0;
-    for (size_t i = 0; i < sizeof shown; i++)
+    unsigned char differs = (unsigned char)shown[sizeof t->text - 1];
+    for (size_t i = 0; i < sizeof t->text; i++)
         differs |= (unsigned char)(shown[i] ^ t->text[i]);
     return differs == 0;
 }
