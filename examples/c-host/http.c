@@ -197,8 +197,13 @@ static double swap(server *s, const char *version)
 static enum MHD_Result init(server *s, struct MHD_Connection *connection, const body *given)
 {
     char problem[4096] = "";
+    json_t *info = json_loadb(given->text == NULL ? "" : given->text, given->length, JSON_REJECT_DUPLICATES, NULL);
+    bool is_info = json_is_object(info);
+    json_decref(info);
+    if (!is_info) /* before it takes the place of trainers that are at work */
+        return refuse(connection, MHD_HTTP_BAD_REQUEST, "the body must be a sealed init info, a JSON object");
     s->session++;
-    if (!updates_ask(s->group, JOIN, given->text == NULL ? "" : given->text, problem, sizeof problem, NULL))
+    if (!updates_ask(s->group, JOIN, given->text, problem, sizeof problem, NULL))
         return refuse(connection, MHD_HTTP_CONFLICT, "%s", problem);
     return reply_json(connection, MHD_HTTP_OK, json_pack("{s:i, s:i}", "ranks", s->group->tp, "session", s->session));
 }

@@ -233,7 +233,8 @@ static size_t ask_for_weights(client *c, const char *shown)
     } CASE[] = { { 400, "/weights/update", "{}" },
                  { 409, "/weights/update", "{\"session\":99,\"version\":\"x\"}" },
                  { 409, "/weights/leave", "{\"session\":99}" },
-                 { 409, "/weights/init", "{\"params\":[{\"name\":\"a\"}]}" } };
+                 { 409, "/weights/init", "{\"params\":[{\"name\":\"a\"}]}" },
+                 { 400, "/weights/init", "[]" } };
     size_t wrong = 0;
     for (size_t i = 0; i < sizeof CASE / sizeof CASE[0]; i++) {
         for (int known = 0; known < 2; known++) {
@@ -306,7 +307,7 @@ static int hostile(const load *l, const token *shown)
     if (client_ask(&c, "/health", NULL) != 200)
         say("the server did not outlive it"), wrong++;
     else
-        printf("%zu hostile requests, the server answers: %s\n", sizeof CASE / sizeof CASE[0] + 11, c.reply);
+        printf("%zu hostile requests, the server answers: %s\n", sizeof CASE / sizeof CASE[0] + 13, c.reply);
     client_destroy(&c);
     free(many);
     return wrong == 0 ? 0 : 1;
