@@ -217,6 +217,7 @@ static void admit(slc_door *door)
             turn_away(door, fd, "no only the user of this engine and root may ask\n");
         } else if (door->nvisitors == SLC_DOOR_VISITORS) {
             turn_away(door, fd, "no others are asking; try again\n");
+            return; /* who has gone meanwhile makes room for the next one */
         } else {
             visitor *v = &door->visitor[door->nvisitors++];
             *v = (visitor){ .fd = fd, .until = slc_deadline_in(REQUEST_S), .at_most = slc_deadline_in(LONGEST_S) };
