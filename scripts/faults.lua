@@ -11,12 +11,11 @@ package.path = "./?.lua;" .. package.path
 local wanted = require "scripts.faults_wanted"
 
 local ROADS = {"map", "pull", "ring"}
--- Deadlines in seconds: of everything, of joining where the fault hits that, of a phase where the victim comes late; on GPUs
--- the real libraries take seconds until ranks have met.
-local DEADLINE, CONNECT, PHASE, PHASE_M2N = 30, 5, 2.5, 8
+-- Deadlines in seconds: of everything, of joining where the fault hits that.
+local DEADLINE, CONNECT = 30, 5
 
 local build = arg[1]
-local options = {beat = 0.4, delay = 10, jobs = 8}
+local options = {beat = 0.4, delay = 10, jobs = 8, within = 2.5}
 
 local function usage(format, ...)
    io.stderr:write("faults: ", format:format(...), "; scripts/faults --help tells\n")
@@ -54,7 +53,7 @@ local function read_arguments()
       elseif known[name] and value then
          options[name] = list_of(value, known[name], name)
          i = i + 2
-      elseif (name == "jobs" or name == "beat" or name == "delay" or name == "sample") and tonumber(value) and tonumber(value) > 0 then
+      elseif (name == "jobs" or name == "beat" or name == "delay" or name == "sample" or name == "within") and tonumber(value) and tonumber(value) > 0 then
          options[name] = tonumber(value)
          i = i + 2
       else
@@ -65,12 +64,8 @@ end
 
 -- ---- cases ----
 
-local function phase_deadline()
-   return options.m2n and PHASE_M2N or PHASE
-end
-
 local function seconds_expected(case)
-   return case.fault == "delay" and options.delay or case.fault == "late" and 2 * phase_deadline()
+   return case.fault == "delay" and options.delay or case.fault == "late" and 2 * options.within
       or case.phase == "connect" and CONNECT or case.fault == "stop" and 1 or 0
 end
 
@@ -96,7 +91,7 @@ end
 local function command_of(case)
    local longest = DEADLINE + options.delay
    local waits = ("deadline=%g connect=%g phase_deadline=%g delay=%g beat=%g"):format(longest, case.fault == "delay" and longest or CONNECT,
-      case.fault == "late" and phase_deadline() or 0, options.delay, options.beat)
+      case.fault == "late" and options.within or 0, options.delay, options.beat)
    return ("%s/spec/faults_driver phase=%s fault=%s victim=%d %s road=%s smaller=%d secure=%d"):format(build, case.phase, case.fault,
       case.victim, waits, case.road, case.smaller and 1 or 0, case.key and 1 or 0)
 end
