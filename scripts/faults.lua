@@ -44,6 +44,7 @@ end
 local function read_arguments()
    local known = {phase = known_words(wanted.phases), fault = known_words(wanted.faults),
       victim = known_words({"0", "1", "2", "3"})}
+   local numbers = known_words({"jobs", "beat", "delay", "within", "sample"})
    local i = 2
    while arg[i] do
       local name, value = arg[i]:match("^%-%-([%l%d]+)$"), arg[i + 1]
@@ -53,7 +54,7 @@ local function read_arguments()
       elseif known[name] and value then
          options[name] = list_of(value, known[name], name)
          i = i + 2
-      elseif (name == "jobs" or name == "beat" or name == "delay" or name == "sample" or name == "within") and tonumber(value) and tonumber(value) > 0 then
+      elseif numbers[name] and (tonumber(value) or 0) > 0 then
          options[name] = tonumber(value)
          i = i + 2
       else
