@@ -21,8 +21,8 @@
  * sluice_cancel may be called from any thread at any moment until destroy: it is the way to end a call from outside.
  * Callbacks run on the thread that made the call, save `progress` and `log`, which may also run on the thread that moves
  * bytes. A call from a callback, from a second thread while another call is under way, or in a forked child is STATE and
- * changes nothing; sluice_engine_destroy and sluice_memory_free are then only logged. sluice_engine_state, sluice_version and
- * sluice_cancel are exempt.
+ * changes nothing; sluice_engine_destroy and sluice_memory_free are then only logged. sluice_engine_state, sluice_version,
+ * sluice_copy_version and sluice_cancel are exempt.
  *
  * Ordering. create, then registrations in any order, then init; updates one after the other; shutdown, and init again or
  * destroy. init, reload_rules, start_update, update, finish_update and abort_update are made by every rank, in the same order: a
@@ -510,7 +510,8 @@ SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error
 
 /*
  * What the live tensors of all workers hold: the label of the update that was finished last, "" before the first, "dirty"
- * while they may hold parts of an unfinished one. The same on every rank, trainers too, from init on. Valid until the next call.
+ * while they may hold parts of an unfinished one. The same on every rank, trainers too, from init on. Valid until the next
+ * call, so for the thread that makes it; other threads, such as those that answer requests, use sluice_copy_version.
  *
  * A rank is dirty from the moment when all ranks agreed on a batch with a parameter that goes to a worker until an update is
  * finished, across failure, shutdown and init, and whatever is registered anew. An update that failed before its first batch
@@ -523,6 +524,12 @@ SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error
  * whole one: start_update with `partial` is refused, and finish_update wants every parameter.
  */
 SLUICE_API const char *sluice_version(const sluice_engine *engine);
+
+/* Room for any label, its end included. */
+#define SLUICE_LABEL_BYTES 256
+
+/* The same copied to `text`, which has room for SLUICE_LABEL_BYTES. From any thread at any moment until destroy; waits for nobody. */
+SLUICE_API void sluice_copy_version(const sluice_engine *engine, char *text);
 
 /*
  * After a failure: which parameters are complete, torn and untouched, as a JSON object of three lists. Torn are those of the

@@ -36,6 +36,10 @@ describe("a life of two engines", function()
       assert.truthy(text:match("^60 lives, %d+ ended in an error, %d+ did without\n$"), text)
    end)
 
+   it("shows its version to another thread whole, whenever that one looks", function()
+      assert.equal("3000 labels, of which another thread saw many\n", driver("labels 3000"))
+   end)
+
    it("leaves neither descriptors nor memory behind, a thousand times in a row", function()
       -- What is freed stays with a sanitizer for a while; its leak checker says the same in another way.
       local sanitized = os.getenv("SLUICE_SANITIZER") ~= nil

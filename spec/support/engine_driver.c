@@ -6,6 +6,7 @@
  *     engine_driver cycles N  N lives; prints descriptors and resident pages after the first tenth and at the end
  *     engine_driver cancels N  N lives, in each of which a thread of its own cancels one of the engines, a little later each time
  *     engine_driver reloads N  N reloads of rules in one life, an update after each; prints as cycles does
+ *     engine_driver labels N  N updates without a parameter in one life, each with a label of its own, which another thread copies
  *     engine_driver reload_sweep STEP [FIRST]  as sweep, of the requests of one reload; a life goes on as long as its plan works
  *
  * KIND: plain (which has a parameter in place and one through load_weights), secure (with a key), refused (the trainer lacks a
@@ -21,6 +22,7 @@
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +44,7 @@ typedef struct life {
     int64_t cancel_after_ns; /* negative: never */
     int rank, listen_fd;
     double timeout_s;
-    const char *init_info, *rules;
+    const char *init_info, *rules, *label;
     sluice_engine *engine;
     float a[24], b[3]; /* trainer: sources; worker: live a and what load_weights brought */
     pthread_t canceller;
@@ -467,6 +469,71 @@ static int reloads(long count, const char *rules)
     return good ? 0 : 1;
 }
 
+/* One letter many times; letter and length say which label it is, and no mixture of two is one. */
+static size_t write_label(long k, char text[SLUICE_LABEL_BYTES])
+{
+    size_t length = 1 + (size_t)k * 7 % (SLUICE_LABEL_BYTES - 1);
+    memset(text, 'a' + (int)(k % 23), length);
+    text[length] = '\0';
+    return length;
+}
+
+typedef struct watcher {
+    const sluice_engine *engine;
+    atomic_bool ends, mixed;
+    atomic_long changes;
+} watcher;
+
+static void *watch_labels(void *argument)
+{
+    watcher *self = argument;
+    char text[SLUICE_LABEL_BYTES], last[SLUICE_LABEL_BYTES] = "", one[SLUICE_LABEL_BYTES];
+    while (!self->ends) {
+        sluice_copy_version(self->engine, text);
+        if (strcmp(text, last) == 0)
+            continue;
+        bool known = false;
+        for (long k = 0; k < 23 * (SLUICE_LABEL_BYTES - 1) && !known; k++)
+            known = text[0] == 'a' + (int)(k % 23) && write_label(k, one) == strlen(text) && strcmp(one, text) == 0;
+        self->mixed = self->mixed || !known;
+        self->changes++;
+        snprintf(last, sizeof last, "%s", text);
+    }
+    return NULL;
+}
+
+static sluice_status label(life *self)
+{
+    sluice_status status = sluice_start_update(self->engine, true, &self->error);
+    return status == SLUICE_OK ? sluice_finish_update(self->engine, self->label, &self->error) : status;
+}
+
+static int labels(long count)
+{
+    char why[SLUICE_ERROR_TEXT + 64] = "", text[SLUICE_LABEL_BYTES];
+    life pair[2] = { 0 };
+    bool good = opened(pair, why, sizeof why);
+    watcher other = { .engine = pair[1].engine };
+    pthread_t thread;
+    good = good && pthread_create(&thread, NULL, watch_labels, &other) == 0;
+    if (good) {
+        for (long k = 0; good && k < count; k++) {
+            write_label(k, text);
+            pair[0].label = pair[1].label = text;
+            good = together(pair, label) && pair[0].status == SLUICE_OK && pair[1].status == SLUICE_OK;
+        }
+        other.ends = true;
+        pthread_join(thread, NULL);
+    }
+    if (!good || other.mixed)
+        fprintf(stderr, "labels: %s\n", other.mixed ? "a copy was none of them" : pair[0].error.text);
+    else
+        printf("%ld labels, of which another thread saw %s\n", count, other.changes > 1 ? "many" : "few");
+    good = good && !other.mixed;
+    closed(pair);
+    return good ? 0 : 1;
+}
+
 static int with_rules(int argc, char **argv)
 {
     char path[] = "/tmp/sluice-rules-XXXXXX";
@@ -498,6 +565,9 @@ int main(int argc, char **argv)
         return cycles(strtol(argv[2], NULL, 10));
     if (numbered && strcmp(argv[1], "cancels") == 0)
         return cancels(strtol(argv[2], NULL, 10));
-    fprintf(stderr, "usage: engine_driver sweep STEP [FIRST [KIND]] | cycles N | cancels N | reloads N | reload_sweep STEP [FIRST]\n");
+    if (numbered && strcmp(argv[1], "labels") == 0)
+        return labels(strtol(argv[2], NULL, 10));
+    fprintf(stderr, "usage: engine_driver sweep STEP [FIRST [KIND]] | cycles N | cancels N | labels N | reloads N | reload_sweep STEP "
+                    "[FIRST]\n");
     return 2;
 }

@@ -7,13 +7,11 @@
 
 #include "sluice.h"
 
-enum { SLC_LABEL_BYTES = 256 }; /* of a version, with its end */
-
 typedef struct slc_standing {
     sluice_state state;
     bool dirty;
     const char *stage; /* of the init or reload under way, a text that lives for ever; NULL for none */
-    char version[SLC_LABEL_BYTES];
+    char version[SLUICE_LABEL_BYTES];
     uint64_t batch;    /* agreed on since init */
     uint64_t bytes_total, params_total; /* of the batch under way, or the last one */
 } slc_standing;

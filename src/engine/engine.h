@@ -105,6 +105,12 @@ typedef struct slc_habit {
     size_t count, capacity, next; /* next: of the update under way */
 } slc_habit;
 
+/* The label of the update that was finished last. Each new one is written over the last but one, so who copies has time to. */
+typedef struct slc_labels {
+    uint64_t count; /* so far; the last one is in word[count % 2] */
+    uint64_t word[2][SLUICE_LABEL_BYTES / 8];
+} slc_labels;
+
 /* Everything that one init makes and one shutdown releases. */
 typedef struct slc_session {
     slc_init_info info;
@@ -116,7 +122,7 @@ typedef struct slc_session {
     slc_build *build; /* the one in use, of the two slots; the other is empty but during a reload */
     slc_build slot[2];
     double seconds_init;
-    char version[SLC_LABEL_BYTES]; /* as round 4 found it on every worker */
+    char version[SLUICE_LABEL_BYTES]; /* as round 4 found it on every worker */
     char unfinished[640]; /* why there is none, "" where there is */
 
     uint64_t plans; /* reloads since init */
@@ -170,8 +176,7 @@ struct sluice_engine {
     sluice_recording recordings; /* made so far, over all sessions: no two have one number */
     /* Both are read from any thread, and outlive the session. */
     atomic_bool dirty; /* since the last finished update, bytes of another one may have moved */
-    char label[2][SLC_LABEL_BYTES];
-    atomic_int current; /* of the two labels */
+    slc_labels labels;
 };
 
 /* The way of one build. A stage gets the error so far (`mine`) and adds to it, so that every rank takes part in every round. */
@@ -238,7 +243,7 @@ void slc_checker_clear(slc_checker *checker); /* engine.c */
 /* version.c: round 4, in which each rank also says what it holds; the answer is kept in the session until init has ended well. */
 sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mine, slc_deadline deadline, sluice_error *error);
 void slc_take_version(sluice_engine *engine);
-/* The label of the update that was finished last, and another one in its place; who reads the old one meanwhile reads it whole. */
+/* The label of the update that was finished last, for the thread that uses the engine, and another one in its place. */
 const char *slc_label(const sluice_engine *engine);
 void slc_label_set(sluice_engine *engine, const char *label);
 

@@ -379,8 +379,8 @@ sluice_status sluice_refuse_update(sluice_engine *engine, const char *why, sluic
 
 static sluice_status check_label(const char *version, sluice_error *error)
 {
-    size_t length = version == NULL ? 0 : strnlen(version, SLC_LABEL_BYTES);
-    bool plain = length >= 1 && length < SLC_LABEL_BYTES && slc_text_is_utf8(version);
+    size_t length = version == NULL ? 0 : strnlen(version, SLUICE_LABEL_BYTES);
+    bool plain = length >= 1 && length < SLUICE_LABEL_BYTES && slc_text_is_utf8(version);
     for (size_t i = 0; i < length && plain; i++)
         plain = (unsigned char)version[i] >= 0x20 && version[i] != 0x7f;
     if (!plain)
@@ -444,7 +444,7 @@ static sluice_status finish(sluice_engine *engine, const char *version, sluice_e
     if (check_label(version, &mine) != SLUICE_OK || check_complete(session, &mine) != SLUICE_OK)
         return refuse_here(engine, &mine, deadline, error);
     if (!slc_buffer_text(&lines, "version=%s\npartial=%d\n", version, session->partial))
-        slc_fail_memory(&mine, "finish", "a label", SLC_LABEL_BYTES);
+        slc_fail_memory(&mine, "finish", "a label", SLUICE_LABEL_BYTES);
     sluice_status status = slc_agree_on_settings(session->group, "finish", &mine, &lines, deadline, error);
     slc_buffer_clear(&lines);
     if (status != SLUICE_OK)

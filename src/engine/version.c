@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LABEL_LONGEST = SLC_LABEL_BYTES - 1, REASON_LONGEST = sizeof((slc_session *)0)->unfinished - 1 };
+enum { LABEL_LONGEST = SLUICE_LABEL_BYTES - 1, REASON_LONGEST = sizeof((slc_session *)0)->unfinished - 1 };
 
 typedef struct holding {
     int32_t rank;
@@ -67,7 +67,7 @@ sluice_status slc_agree_on_version(sluice_engine *engine, const sluice_error *mi
     if (mine->status != SLUICE_OK)
         slc_error_copy(&failed, mine);
     else if (word.failed)
-        slc_fail_memory(&failed, "runtime", "a version", SLC_LABEL_BYTES);
+        slc_fail_memory(&failed, "runtime", "a version", SLUICE_LABEL_BYTES);
     sluice_status status = slc_group_round(session->group, "runtime", &failed, word.data, word.length, judge_versions, session, &answer,
                                            deadline, error);
     if (status == SLUICE_OK) {
@@ -98,17 +98,37 @@ void slc_take_version(sluice_engine *engine)
 
 const char *slc_label(const sluice_engine *engine)
 {
-    return engine->label[atomic_load(&engine->current)];
+    return (const char *)engine->labels.word[engine->labels.count % 2];
 }
 
+/* Words are stored with release and read with acquire: who reads one of a new label sees that the one before it was counted. */
 void slc_label_set(sluice_engine *engine, const char *label)
 {
-    int other = 1 - atomic_load(&engine->current);
-    snprintf(engine->label[other], sizeof engine->label[other], "%s", label);
-    atomic_store(&engine->current, other);
+    slc_labels *labels = &engine->labels;
+    uint64_t next = labels->count + 1, word[SLUICE_LABEL_BYTES / 8] = { 0 };
+    memcpy(word, label, strnlen(label, SLUICE_LABEL_BYTES - 1));
+    for (size_t i = 0; i < SLUICE_LABEL_BYTES / 8; i++)
+        __atomic_store_n(&labels->word[next % 2][i], word[i], __ATOMIC_RELEASE);
+    __atomic_store_n(&labels->count, next, __ATOMIC_RELEASE);
 }
 
 const char *sluice_version(const sluice_engine *engine)
 {
     return atomic_load(&engine->dirty) ? "dirty" : slc_label(engine);
+}
+
+void sluice_copy_version(const sluice_engine *engine, char *text)
+{
+    const slc_labels *labels = &engine->labels;
+    uint64_t word[SLUICE_LABEL_BYTES / 8], count;
+    if (atomic_load(&engine->dirty)) {
+        snprintf(text, SLUICE_LABEL_BYTES, "dirty");
+        return;
+    }
+    do { /* again where two labels were set meanwhile */
+        count = __atomic_load_n(&labels->count, __ATOMIC_ACQUIRE);
+        for (size_t i = 0; i < SLUICE_LABEL_BYTES / 8; i++)
+            word[i] = __atomic_load_n(&labels->word[count % 2][i], __ATOMIC_ACQUIRE);
+    } while (__atomic_load_n(&labels->count, __ATOMIC_RELAXED) != count);
+    memcpy(text, word, sizeof word);
 }

@@ -9,6 +9,7 @@ from ctypes import c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from typing import Any, TypedDict
 
 SLUICE_ERROR_TEXT = 4096
+SLUICE_LABEL_BYTES = 256
 SLUICE_VERSION_MAJOR = 0
 SLUICE_VERSION_MINOR = 1
 SLUICE_VERSION_PATCH = 0
@@ -272,6 +273,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "sluice_finish_update": (c_int, [c_void_p, c_char_p, POINTER(sluice_error)]),
     "sluice_abort_update": (c_int, [c_void_p, POINTER(sluice_error)]),
     "sluice_version": (c_char_p, [c_void_p]),
+    "sluice_copy_version": (None, [c_void_p, c_char_p]),
     "sluice_failure_json": (c_int, [c_void_p, POINTER(c_char_p), POINTER(sluice_error)]),
     "sluice_weights_next": (c_int, [c_void_p, POINTER(POINTER(sluice_tensor)), POINTER(sluice_error)]),
     "sluice_weights_keep": (c_int, [c_void_p, POINTER(sluice_tensor), POINTER(sluice_error)]),

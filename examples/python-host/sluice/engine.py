@@ -329,8 +329,10 @@ class Engine(Generic[T]):
 
     @property
     def version(self) -> str:
-        """What the live tensors of all workers hold: the label of the last update, "" before the first, or "dirty"."""
-        return library().sluice_version(self._handle).decode()  # type: ignore[no-any-return]
+        """What the live tensors of all workers hold: the label of the last update, "" before the first, or "dirty". From any thread."""
+        text = ctypes.create_string_buffer(bindings.SLUICE_LABEL_BYTES)
+        library().sluice_copy_version(self._handle, text)
+        return text.value.decode()
 
     def cancel(self) -> None:
         """From any thread: makes the call under way, and every later one but shutdown, fail with CANCELLED."""

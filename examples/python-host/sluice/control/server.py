@@ -20,6 +20,7 @@ from .phases import Answer, Control, refusal
 
 log = logging.getLogger("sluice.control")
 LINGER_BYTES = 1 << 20
+LINGER_S = 1.0
 
 
 def is_loopback(host: str) -> bool:
@@ -36,7 +37,8 @@ class Server(ThreadingHTTPServer):
     tls          a context with the server's certificate (ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) and load_cert_chain)
     insecure     allows the token to cross a network that anyone may listen to
     read_s       how long a client may take to send one request, its handshake and body included
-    connections  at once; a further one takes the place of the oldest that has not shown the token, or is closed where each has
+    connections  at once; a further one takes the place of the oldest that has not shown the token, or else of one that ends within
+                 two seconds, or is closed
     """
 
     daemon_threads = True
@@ -77,11 +79,10 @@ class Server(ThreadingHTTPServer):
         return f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        if not self._find_room():
             log.warning("a connection was closed: there are too many")
-            if not (self._turn_out() and self._free.acquire(timeout=1.0)):
-                self.shutdown_request(request)
-                return
+            self.shutdown_request(request)
+            return
         try:
             super().process_request(request, client_address)
         except BaseException:
@@ -95,12 +96,24 @@ class Server(ThreadingHTTPServer):
             self.know(request)
             self._free.release()
 
+    def _find_room(self) -> bool:
+        """Takes a place that is free, or is so soon: whoever has had its answer goes by itself, one stranger is made to."""
+        if self._free.acquire(blocking=False):
+            return True
+        turned_out, deadline = False, time.monotonic() + 2 * LINGER_S
+        while time.monotonic() < deadline:
+            turned_out = turned_out or self._turn_out()
+            if self._free.acquire(timeout=0.1):
+                return True
+        return False
+
     def _turn_out(self) -> bool:
-        """Ends the oldest connection that has not shown the token."""
+        """Ends the oldest connection that has not shown the token; says whether there was one."""
         with self._lock:
             oldest = next(iter(self._strangers), None)
             if oldest is None:
                 return False
+            log.warning("a connection without the token was closed: there are too many")
             with suppress(OSError):
                 socket.socket.shutdown(self._strangers.pop(oldest), socket.SHUT_RDWR)  # TLS has no say in it
             return True
@@ -210,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _linger(self) -> None:
         """Reads some of what was not wanted, so that closing does not take the answer away from a client that still sends."""
         self.connection.shutdown(socket.SHUT_WR)
-        rest, left = _Timed(self.connection, time.monotonic() + 1.0), LINGER_BYTES
+        rest, left = _Timed(self.connection, time.monotonic() + LINGER_S), LINGER_BYTES
         while left > 0 and (got := rest.readinto(bytearray(65536))) > 0:
             left -= got
 

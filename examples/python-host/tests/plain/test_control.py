@@ -237,7 +237,8 @@ def test_connections_beyond_the_bound_are_closed_where_each_has_shown_the_token(
             assert second.recv(1) == b""
         host.let_go.set()
         thread.join(30)
-        assert Client(server.url, token_file).phases() == ["ready"]
+        for _ in range(50):  # the place of one that has its answer is free for the next, or soon is
+            assert Client(server.url, token_file).phases() == ["ready"]
 
 
 def test_a_refused_client_that_goes_on_sending_is_left(host: Host, token_file: Path) -> None:
