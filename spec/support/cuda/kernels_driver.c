@@ -293,6 +293,8 @@ static sluice_status open_bench(bench *b, int ordinal, sluice_error *error)
     if (status == SLUICE_OK)
         status = slc_cuda_check(&b->cuda, b->cuda.MemcpyAsync(b->from, (CUdeviceptr)(uintptr_t)b->source, ROOM, b->stream),
                                 "kernels", "filling the source", error);
+    if (status == SLUICE_OK) /* `source` may be written again */
+        status = slc_cuda_check(&b->cuda, b->cuda.StreamSynchronize(b->stream), "kernels", "filling the source", error);
     return status;
 }
 
