@@ -1,5 +1,6 @@
 --- The whole life of an engine through the public API, ranks as processes: init, calls out of order, shutdown.
 
+local cjson = require "cjson"
 local ffi = require "ffi"
 local four = require "spec.support.four"
 local host = require "spec.support.host"
@@ -161,10 +162,42 @@ describe("init", function()
       end)
       each(results, function(result)
          assert.equal("ranks disagree", result.status)
-         assert.equal("source: ranks 0 and 2 differ, first at parameter 1: rank 0 has 'a.bias' float32 [4], axis 1 shards dim 0, "
-            .. "rank 2 has 'b.weight' float32 [4], axis 1 shards dim 0 (3 and 3 in all)", result.text)
+         assert.equal("source: ranks 0 and 2 differ, first at parameter 1: rank 0 has 'a.bias' float32 [4], cut (1:0) of '1x2', "
+            .. "rank 2 has 'b.weight' float32 [4], cut (1:0) of '1x2' (3 and 3 in all); rank 3 says what rank 2 does", result.text)
       end)
    end)
+
+   -- Each has what one rank makes of the init info, and the text that every rank gets.
+   local differing = {
+      { "lists, each kind of it #2.2 #2.3", { [1] = function(info) info.params[2].allow_full_fallback = false end,
+         [2] = function(info) info.params[2] = nil end, [3] = function(info) info.params[2].allow_full_fallback = false end },
+         "source: ranks 0 and 1 differ, first at parameter 1: rank 0 has 'b.bias' float32 [4], cut (1:0) of '1x2', rank 1 has 'b.bias' "
+            .. "float32 [4] direct only, cut (1:0) of '1x2' (2 and 2 in all); rank 3 says what rank 1 does; ranks 0 and 2 differ, first at parameter 1: "
+            .. "rank 0 has 'b.bias' float32 [4], cut (1:0) of '1x2', rank 2 has (none) (2 and 1 in all)" },
+      { "meshes of the trainers alone", { [2] = function(info) info.params[2].src_placements = cjson.null end,
+         [3] = function(info) info.params[2].src_placements, info.params[2].src_mesh_dims = cjson.null, { 2, 1 } end },
+         "source: ranks 0 and 2 differ, first at parameter 1: rank 0 has 'b.bias' float32 [4], cut (1:0) of '1x2', rank 2 has 'b.bias' "
+            .. "float32 [4], cut () of '1x2' (2 and 2 in all); ranks 0 and 3 differ, first at parameter 1: rank 0 has 'b.bias' float32 [4], "
+            .. "cut (1:0) of '1x2', rank 3 has 'b.bias' float32 [4], cut () of '2x1' (2 and 2 in all)" },
+      { "worlds, which the digest does not cover", { [0] = function(info) info.dst_mesh_dims = { 2, 1 } end },
+         "source: ranks 0 and 1 differ: rank 0 has rank_offset 2, workers' mesh (dp 2, tp 1), rank 1 has rank_offset 2, workers' mesh "
+            .. "(dp 1, tp 2); ranks 2, 3 say what rank 1 does" },
+      { "settings #2.6", { [1] = function(info) info.max_cta = 4 end, [2] = function(info) info.max_cta = 8 end,
+         [3] = function(info) info.max_cta = 4 end },
+         "data plane: settings must be the same on every rank: rank 0 has max_cta=0, rank 1 has max_cta=4; rank 3 says what rank 1 does; "
+            .. "rank 0 has max_cta=0, rank 2 has max_cta=8" },
+   }
+   for _, case in ipairs(differing) do
+      it("names every rank that has other " .. case[1], function()
+         local results = run(function(self, rank, port)
+            return host.refused(self.init, self, init_info(port, case[2][rank]))
+         end)
+         each(results, function(result)
+            assert.equal(case[3], result.text)
+            assert.equal("ranks disagree", result.status)
+         end)
+      end)
+   end
 
    it("tells every rank of a source that is not what was announced #2.1 #2.2 #5.8", function()
       local results = run(function(self, rank, port)

@@ -138,7 +138,8 @@ describe("update", function()
       each(results, function(result)
          assert.equal("ranks disagree", result.status)
          assert.equal("updating", result.state)
-         assert.equal("update: ranks 0 and 2 differ, first at name 0: rank 0 has 'a.weight', rank 2 has 'b.bias' (2 and 2 in all)",
+         assert.equal("update: ranks 0 and 2 differ, first at name 0: rank 0 has 'a.weight', rank 2 has 'b.bias' (2 and 2 in all); "
+            .. "rank 3 says what rank 2 does",
             result.text)
       end)
    end)

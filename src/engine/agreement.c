@@ -1,97 +1,203 @@
 /*
  * agreement.c: rounds over long lists. The list itself does not travel while all agree: each rank says its digest, and
- * only when two differ do one rank of each kind send their lines, so that the refusal can name the first that differs.
+ * only when they differ does one rank of each kind send its lines, so that the refusal can name the first that differs.
  */
+#include "control/text.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST_LINE = 1024, VERDICT_HEAD = 9 }; /* of judge_digests' answer: what is in front of the extra */
+/* VERDICT_HEAD: of judge_digests' answer, what is in front of the extra */
+enum { LONGEST_LINE = 1024, MOST_KINDS = 5, VERDICT_HEAD = 1 + MOST_KINDS * 4, TEXT_ROOM = SLUICE_ERROR_TEXT - 128 };
+
+/* ---- kinds ---- */
+
+/*
+ * Ranks by what they say. Kind 0 says what the reference does; the lowest rank of each kind speaks for it. Ranks of more kinds
+ * than have room are FURTHER ones.
+ */
+typedef struct kind_set {
+    int8_t *of; /* by rank: its kind, FURTHER or SILENT */
+    int32_t ranks, speaker[MOST_KINDS];
+    size_t said[MOST_KINDS]; /* bytes of the speaker's word that count */
+    int count;
+} kind_set;
+
+enum { SILENT = -1, FURTHER = MOST_KINDS };
+
+static sluice_status begin_kinds(kind_set *kinds, int32_t ranks, sluice_error *error)
+{
+    kinds->of = slc_allocate_zeroed((size_t)ranks, sizeof *kinds->of);
+    kinds->ranks = ranks;
+    return kinds->of != NULL ? SLUICE_OK : slc_fail_memory(error, "agree", "the ranks that differ", (size_t)ranks);
+}
+
+/* The next rank, in order: `said` bytes of its word count, 0 for one that says nothing. */
+static void sort_in(kind_set *kinds, const slc_word *word, int32_t rank, size_t said)
+{
+    int kind = 0;
+    while (kind < kinds->count
+           && (kinds->said[kind] != said || memcmp(word[kinds->speaker[kind]].body, word[rank].body, said) != 0))
+        kind++;
+    if (said > 0 && kind == kinds->count && kind < MOST_KINDS) {
+        kinds->speaker[kind] = rank;
+        kinds->said[kind] = said;
+        kinds->count++;
+    }
+    kinds->of[rank] = (int8_t)(said == 0 ? SILENT : kind);
+}
+
+/* "; ranks 3, 5 say what rank 2 does": the others of a kind. */
+static void add_others(slc_line *line, const kind_set *kinds, int kind)
+{
+    int32_t *rank = slc_allocate_zeroed((size_t)kinds->ranks, sizeof *rank);
+    size_t count = 0;
+    for (int32_t i = 0; i < kinds->ranks && rank != NULL; i++)
+        if (kinds->of[i] == kind && (kind == FURTHER || i != kinds->speaker[kind]))
+            rank[count++] = i;
+    if (count > 0) {
+        slc_line_add(line, "; ");
+        slc_line_add_ranks(line, rank, count, 200);
+        if (kind == FURTHER)
+            slc_line_add(line, count == 1 ? " says something else again" : " say other things again");
+        else
+            slc_line_add(line, " %s what rank %d does", count == 1 ? "says" : "say", (int)kinds->speaker[kind]);
+    }
+    slc_release(rank);
+}
 
 /* ---- lists ---- */
 
-/* First round: u8 gives lines, digest text, extra. The answer: u8 same, u32 reference rank, u32 other rank, extra of the reference. */
-static sluice_status judge_digests(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error)
-{
-    (void)context;
-    const slc_word *reference = NULL, *other = NULL;
-    slc_reader extra = { 0 };
-    for (int32_t i = 0; i < count && other == NULL; i++) {
-        slc_reader reader = { .data = word[i].body, .length = word[i].length };
-        bool gives = slc_read_u8(&reader) != 0;
-        const unsigned char *digest = gives ? slc_read_bytes(&reader, SLC_DIGEST_TEXT - 1) : NULL;
-        if (reader.failed)
-            return slc_fail(error, SLUICE_INTERNAL, "agree", "rank %d sent a digest that cannot be read", i);
-        if (!gives)
-            continue;
-        if (reference == NULL) {
-            reference = &word[i];
-            extra = reader;
-        } else if (memcmp(digest, (const unsigned char *)reference->body + 1, SLC_DIGEST_TEXT - 1) != 0) {
-            other = &word[i];
-        }
-    }
-    slc_buffer_u8(answer, other == NULL);
-    slc_buffer_u32(answer, reference == NULL ? 0 : (uint32_t)reference->rank);
-    slc_buffer_u32(answer, other == NULL ? 0 : (uint32_t)other->rank);
-    if (other == NULL && reference != NULL)
-        slc_buffer_append(answer, extra.data + extra.offset, slc_reader_left(&extra));
-    return answer->failed ? slc_fail_memory(error, "agree", "an answer", extra.length) : SLUICE_OK;
-}
-
 struct difference {
     const char *stage, *what;
-    uint32_t reference, other;
+    kind_set kinds; /* rank 0's */
 };
 
-/* Second round: u64 count, then that many strings, from the reference and the other rank; nothing from the rest. */
-static sluice_status judge_lines(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error)
+/* The bytes of a first word that must be equal, 0 where it gives no lines; the rest of it is extra. */
+static size_t said_by(const slc_word *word, bool *failed)
 {
-    const struct difference *difference = context;
-    (void)answer;
-    if (difference->reference >= (uint32_t)count || difference->other >= (uint32_t)count)
-        return slc_fail(error, SLUICE_INTERNAL, "agree", "ranks %u and %u are outside the world", difference->reference, difference->other);
+    slc_reader reader = { .data = word->body, .length = word->length };
+    bool gives = slc_read_u8(&reader) != 0;
+    if (gives) {
+        (void)slc_read_bytes(&reader, SLC_DIGEST_TEXT - 1);
+        (void)slc_read_bytes(&reader, slc_read_u32(&reader));
+    }
+    *failed = reader.failed;
+    return gives ? reader.offset : 0;
+}
+
+/*
+ * First round: u8 gives lines, digest text, heading, extra. The answer: u8 same, u32 speaker of each kind (UINT32_MAX: there is no
+ * such kind), extra of the reference.
+ */
+static sluice_status judge_digests(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error)
+{
+    struct difference *difference = context;
+    int32_t reference = -1;
+    size_t wanted = 0;
+    bool same = true;
+    for (int32_t i = 0; i < count; i++) {
+        bool failed;
+        size_t said = said_by(&word[i], &failed);
+        if (failed)
+            return slc_fail(error, SLUICE_INTERNAL, "agree", "rank %d sent a digest that cannot be read", i);
+        if (said > 0 && reference < 0) {
+            reference = i;
+            wanted = said;
+        } else if (said > 0) {
+            same = same && said == wanted && memcmp(word[i].body, word[reference].body, said) == 0;
+        }
+    }
+    sluice_status status = same ? SLUICE_OK : begin_kinds(&difference->kinds, count, error);
+    for (int32_t i = 0; i < count && !same && status == SLUICE_OK; i++) {
+        bool failed;
+        sort_in(&difference->kinds, word, i, said_by(&word[i], &failed));
+    }
+    slc_buffer_u8(answer, same);
+    for (int kind = 0; kind < MOST_KINDS; kind++)
+        slc_buffer_u32(answer, kind < difference->kinds.count ? (uint32_t)difference->kinds.speaker[kind] : UINT32_MAX);
+    if (same && reference >= 0)
+        slc_buffer_append(answer, (const unsigned char *)word[reference].body + wanted, word[reference].length - wanted);
+    if (status == SLUICE_OK && answer->failed)
+        status = slc_fail_memory(error, "agree", "an answer", answer->length);
+    return status;
+}
+
+/* What sets the lists of two ranks apart; each quotation is of at most `longest` bytes. */
+static void add_difference(slc_line *line, const char *what, const slc_word *word, int32_t first, int32_t second, size_t longest)
+{
     slc_arena arena = { 0 };
-    slc_reader a = { .data = word[difference->reference].body, .length = word[difference->reference].length };
-    slc_reader b = { .data = word[difference->other].body, .length = word[difference->other].length };
+    slc_reader a = { .data = word[first].body, .length = word[first].length };
+    slc_reader b = { .data = word[second].body, .length = word[second].length };
+    const char *line_a = slc_read_string(&a, &arena, LONGEST_LINE), *line_b = slc_read_string(&b, &arena, LONGEST_LINE);
     uint64_t na = slc_read_u64(&a), nb = slc_read_u64(&b), position = 0;
-    const char *line_a = "(none)", *line_b = "(none)";
-    for (; position < na && position < nb && !a.failed && !b.failed; position++) {
+    bool headed = strcmp(line_a, line_b) != 0;
+    for (; !headed && position < na && position < nb && !a.failed && !b.failed; position++) {
         line_a = slc_read_string(&a, &arena, LONGEST_LINE);
         line_b = slc_read_string(&b, &arena, LONGEST_LINE);
         if (strcmp(line_a, line_b) != 0)
             break;
     }
-    bool ended = position == na || position == nb;
+    bool ended = !headed && (position == na || position == nb);
     if (ended) {
         line_a = position < na ? slc_read_string(&a, &arena, LONGEST_LINE) : "(none)";
         line_b = position < nb ? slc_read_string(&b, &arena, LONGEST_LINE) : "(none)";
     }
-    sluice_status status;
-    if (ended && na == nb)
-        status = slc_fail(error, SLUICE_DISAGREE, difference->stage,
-                          "ranks %u and %u give the same %llu %ss but not the same digest; one of them spells out what the other leaves out",
-                          difference->reference, difference->other, (unsigned long long)na, difference->what);
-    else
-        status = slc_fail(error, SLUICE_DISAGREE, difference->stage,
-                          "ranks %u and %u differ, first at %s %llu: rank %u has %s, rank %u has %s (%llu and %llu in all)",
-                          difference->reference, difference->other, difference->what, (unsigned long long)position,
-                          difference->reference, line_a, difference->other, line_b, (unsigned long long)na, (unsigned long long)nb);
-    error->rank = (int32_t)difference->other;
+    if (ended && na == nb) {
+        slc_line_add(line, "ranks %d and %d give the same %llu %ss but not the same digest; one of them spells out what the other leaves "
+                     "out, or has other meshes beside", first, second, (unsigned long long)na, what);
+    } else {
+        slc_line_add(line, "ranks %d and %d differ", first, second);
+        if (!headed)
+            slc_line_add(line, ", first at %s %llu", what, (unsigned long long)position);
+        slc_line_add(line, ": rank %d has ", first);
+        slc_line_add_cut(line, line_a, strlen(line_a), longest);
+        slc_line_add(line, ", rank %d has ", second);
+        slc_line_add_cut(line, line_b, strlen(line_b), longest);
+        if (!headed)
+            slc_line_add(line, " (%llu and %llu in all)", (unsigned long long)na, (unsigned long long)nb);
+    }
     slc_arena_clear(&arena);
+}
+
+/* Second round: heading, u64 count, then that many strings, from each kind's speaker; nothing from the rest. */
+static sluice_status judge_lines(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error)
+{
+    const struct difference *difference = context;
+    const kind_set *kinds = &difference->kinds;
+    (void)answer;
+    if (kinds->ranks != count || kinds->count < 2)
+        return slc_fail(error, SLUICE_INTERNAL, "agree", "of %d ranks nobody differs", (int)count);
+    char text[TEXT_ROOM];
+    slc_line line = slc_line_in(text, sizeof text);
+    size_t longest = (TEXT_ROOM / (size_t)(kinds->count - 1) - 250) / 2;
+    for (int kind = 1; kind < kinds->count; kind++) {
+        slc_line_add(&line, kind == 1 ? "" : "; ");
+        add_difference(&line, difference->what, word, kinds->speaker[0], kinds->speaker[kind], longest < LONGEST_LINE ? longest : LONGEST_LINE);
+        add_others(&line, kinds, kind);
+    }
+    add_others(&line, kinds, FURTHER);
+    sluice_status status = slc_fail(error, SLUICE_DISAGREE, difference->stage, "%s", text);
+    error->rank = kinds->speaker[1];
     return status;
 }
 
-static sluice_status name_difference(slc_group *group, const char *stage, const slc_list *list, slc_reader *answer, slc_deadline deadline,
-                                     sluice_error *error)
+static bool is_speaker(int32_t rank, slc_reader *answer)
 {
-    struct difference difference = { .stage = stage, .what = list->what };
-    difference.reference = slc_read_u32(answer);
-    difference.other = slc_read_u32(answer);
+    bool speaks = false;
+    for (int kind = 0; kind < MOST_KINDS; kind++)
+        speaks |= slc_read_u32(answer) == (uint32_t)rank;
+    return speaks;
+}
+
+static sluice_status name_difference(slc_group *group, struct difference *difference, const slc_list *list, slc_reader *answer,
+                                     slc_deadline deadline, sluice_error *error)
+{
     slc_buffer lines = { 0 };
-    if ((uint32_t)group->rank == difference.reference || (uint32_t)group->rank == difference.other) {
+    if (is_speaker(group->rank, answer)) {
+        slc_buffer_string(&lines, list->heading);
         slc_buffer_u64(&lines, list->count);
         char line[LONGEST_LINE];
         for (size_t i = 0; i < list->count; i++) {
@@ -101,20 +207,23 @@ static sluice_status name_difference(slc_group *group, const char *stage, const 
     }
     sluice_error failed = SLUICE_ERROR_INIT;
     if (lines.failed)
-        slc_fail_memory(&failed, stage, "the lines of a list that differs", lines.length);
-    sluice_status status = slc_group_round(group, stage, &failed, lines.data, lines.length, judge_lines, &difference, NULL, deadline, error);
+        slc_fail_memory(&failed, difference->stage, "the lines of a list that differs", lines.length);
+    sluice_status status = slc_group_round(group, difference->stage, &failed, lines.data, lines.length, judge_lines, difference, NULL, deadline,
+                                           error);
     slc_buffer_clear(&lines);
-    return status != SLUICE_OK ? status : slc_fail(error, SLUICE_INTERNAL, stage, "digests differ and lines do not");
+    return status != SLUICE_OK ? status : slc_fail(error, SLUICE_INTERNAL, difference->stage, "digests differ and lines do not");
 }
 
 sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluice_error *mine, const char *digest, const slc_list *list,
                                 slc_buffer *answer, slc_deadline deadline, sluice_error *error)
 {
     slc_buffer body = { 0 }, verdict = { 0 };
+    struct difference difference = { .stage = stage, .what = list->what };
     bool gives = list->count != SIZE_MAX;
     slc_buffer_u8(&body, gives);
     if (gives) {
         slc_buffer_append(&body, digest, SLC_DIGEST_TEXT - 1);
+        slc_buffer_string(&body, list->heading);
         slc_buffer_append(&body, list->extra, list->extra_length);
     }
     sluice_error failed = SLUICE_ERROR_INIT;
@@ -122,13 +231,13 @@ sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluic
         slc_error_copy(&failed, mine);
     else if (body.failed)
         slc_fail_memory(&failed, stage, "an envelope", list->extra_length);
-    sluice_status status = slc_group_round_to(group, stage, &failed, body.data, body.length, judge_digests, NULL, list->readers,
-                                              VERDICT_HEAD, &verdict, deadline, error);
+    sluice_status status = slc_group_round_to(group, stage, &failed, body.data, body.length, judge_digests, &difference,
+                                              list->readers, VERDICT_HEAD, &verdict, deadline, error);
     slc_buffer_clear(&body);
     if (status == SLUICE_OK) {
         slc_reader reader = { .data = verdict.data, .length = verdict.length };
         if (slc_read_u8(&reader) == 0) {
-            status = name_difference(group, stage, list, &reader, deadline, error);
+            status = name_difference(group, &difference, list, &reader, deadline, error);
         } else if (answer != NULL) {
             (void)slc_read_bytes(&reader, VERDICT_HEAD - 1);
             slc_buffer_append(answer, reader.data + reader.offset, slc_reader_left(&reader));
@@ -136,6 +245,7 @@ sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluic
         }
     }
     slc_buffer_clear(&verdict);
+    slc_release(difference.kinds.of);
     return status;
 }
 
@@ -182,27 +292,45 @@ static void compare_settings(const slc_word *reference, const slc_word *other, s
     }
 }
 
+static void add_settings(slc_line *line, const slc_word *word, const kind_set *kinds)
+{
+    for (int kind = 1; kind < kinds->count; kind++) {
+        slc_buffer differences = { 0 };
+        compare_settings(&word[kinds->speaker[0]], &word[kinds->speaker[kind]], &differences);
+        slc_line_add(line, kind == 1 ? "" : "; ");
+        slc_line_add_cut(line, differences.data == NULL ? "" : (const char *)differences.data, differences.length,
+                         (TEXT_ROOM - 400) / (size_t)(kinds->count - 1) - 100);
+        add_others(line, kinds, kind);
+        slc_buffer_clear(&differences);
+    }
+    add_others(line, kinds, FURTHER);
+}
+
 static sluice_status judge_settings(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error)
 {
     (void)answer;
-    const slc_word *reference = NULL;
-    for (int32_t i = 0; i < count; i++) {
-        if (word[i].length == 0)
-            continue; /* its preparation failed: it says so in the next round */
-        if (reference == NULL)
-            reference = &word[i];
-        if (word[i].length == reference->length && memcmp(word[i].body, reference->body, word[i].length) == 0)
-            continue;
-        slc_buffer differences = { 0 };
-        compare_settings(reference, &word[i], &differences);
-        sluice_status status = slc_fail(error, SLUICE_DISAGREE, context, "settings must be the same on every rank: %.*s",
-                                        (int)(differences.length < 3000 ? differences.length : 3000),
-                                        differences.data == NULL ? "" : (const char *)differences.data);
-        error->rank = word[i].rank;
-        slc_buffer_clear(&differences);
-        return status;
+    int32_t reference = 0;
+    while (reference < count && word[reference].length == 0)
+        reference++; /* its preparation failed: it says so in the next round */
+    bool same = true;
+    for (int32_t i = reference + 1; i < count; i++)
+        same = same && (word[i].length == 0
+                        || (word[i].length == word[reference].length && memcmp(word[i].body, word[reference].body, word[i].length) == 0));
+    if (same)
+        return SLUICE_OK;
+    kind_set kinds = { 0 };
+    sluice_status status = begin_kinds(&kinds, count, error);
+    for (int32_t i = 0; i < count && status == SLUICE_OK; i++)
+        sort_in(&kinds, word, i, word[i].length);
+    if (status == SLUICE_OK) {
+        char text[TEXT_ROOM];
+        slc_line line = slc_line_in(text, sizeof text);
+        add_settings(&line, word, &kinds);
+        status = slc_fail(error, SLUICE_DISAGREE, context, "settings must be the same on every rank: %s", text);
+        error->rank = kinds.speaker[1];
     }
-    return SLUICE_OK;
+    slc_release(kinds.of);
+    return status;
 }
 
 sluice_status slc_agree_on_settings(slc_group *group, const char *stage, const sluice_error *mine, const slc_buffer *lines,

@@ -216,12 +216,13 @@ sluice_status slc_source_check(const sluice_engine *engine, const slc_param *par
 
 /*
  * agreement.c. Every rank that gives lines must give the same list; ranks that give none (count SIZE_MAX) agree with any.
- * OK on all, or DISAGREE on all with the first position that differs and both lines, `what` naming a line. `mine` as in
- * slc_group_round. `answer` (may be NULL) gets the extra bytes of the lowest rank that gave lines; answer->failed says that
- * this rank alone could not keep them.
+ * OK on all, or DISAGREE on all, which names every rank that differs from the lowest, with the first position that differs and both
+ * lines, `what` naming a line. `mine` as in slc_group_round. `answer` (may be NULL) gets the extra bytes of the lowest rank that gave
+ * lines; answer->failed says that this rank alone could not keep them.
  */
 typedef struct slc_list {
     const char *what;
+    const char *heading; /* what must be equal beside the lines, as a text of under 1024 bytes; NULL for none */
     size_t count;
     void (*line)(const void *context, size_t index, char *text, size_t size);
     const void *context;
@@ -234,7 +235,7 @@ typedef struct slc_list {
 sluice_status slc_agree_on_list(slc_group *group, const char *stage, const sluice_error *mine, const char *digest, const slc_list *list,
                                 slc_buffer *answer, slc_deadline deadline, sluice_error *error);
 
-/* agreement.c. "name=value" lines that must be equal on all ranks: DISAGREE lists the names with both values. */
+/* agreement.c. "name=value" lines that must be equal on all ranks: DISAGREE lists the names with both values, and all ranks that differ. */
 sluice_status slc_agree_on_settings(slc_group *group, const char *stage, const sluice_error *mine, const slc_buffer *lines,
                                     slc_deadline deadline, sluice_error *error);
 

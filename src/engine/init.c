@@ -9,6 +9,8 @@
 #include "engine/engine.h"
 
 #include "base/given.h"
+#include "control/text.h"
+#include "plan/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -123,19 +125,38 @@ static sluice_status join(slc_stages *stages, sluice_error *error)
 
 /* ---- agreement 1 ---- */
 
+/* " (pp 2, tp 4)" */
+static void add_axes(slc_line *line, const slc_mesh *mesh)
+{
+    for (int i = 0; i < mesh->naxes; i++)
+        slc_line_add(line, "%s%.60s %d", i == 0 ? " (" : ", ", mesh->axis_name[i], (int)mesh->axis[i]);
+    slc_line_add(line, ")");
+}
+
 static void source_line(const void *context, size_t index, char *text, size_t size)
 {
     const slc_param *param = slc_plan_at(context, index);
-    int used = snprintf(text, size, "'%s' %s [", param->name, param->dtype->name);
-    for (int i = 0; i < param->ndim && used > 0 && (size_t)used < size; i++)
-        used += snprintf(text + used, size - (size_t)used, "%s%lld", i > 0 ? ", " : "", (long long)param->shape[i]);
-    if (used > 0 && (size_t)used < size)
-        used += snprintf(text + used, size - (size_t)used, "]%s", param->allow_full ? "" : " direct only");
-    for (int i = 0; i < param->source->nplacements && used > 0 && (size_t)used < size; i++) {
-        const slc_placement *placement = &param->source->placement[i];
-        used += snprintf(text + used, size - (size_t)used, ", axis %d %s %d", placement->axis,
-                         placement->kind == SLC_PIN ? "pinned to" : "shards dim",
-                         placement->kind == SLC_PIN ? placement->coordinate : placement->dim);
+    const slc_mesh *mesh = param->source->mesh;
+    char shape[SLC_SHAPE_TEXT];
+    slc_line line = slc_line_in(text, size);
+    slc_shape_text(param->ndim, param->shape, shape);
+    slc_line_add(&line, "'%.500s' %s %s%s, cut ", param->name, param->dtype->name, shape, param->allow_full ? "" : " direct only");
+    slc_layout_text(param->source, text, size, &line.length);
+    if (mesh->axis_name[0][0] != '\0') /* else its name says the sizes */
+        add_axes(&line, mesh);
+}
+
+/* What every rank was told of the world, beside the parameters; their digest does not cover it. */
+static void world_line(const slc_session *session, const slc_plan *plan, char *text, size_t size)
+{
+    slc_line line = slc_line_in(text, size);
+    slc_line_add(&line, "rank_offset %d", (int)session->info.trainers);
+    const slc_mesh *mesh;
+    for (size_t i = 0; (mesh = slc_plan_mesh_at(plan, true, i)) != NULL; i++) {
+        slc_line_add(&line, ", workers' mesh");
+        if (mesh->name[0] != '\0')
+            slc_line_add(&line, " '%.100s'", mesh->name);
+        add_axes(&line, mesh);
     }
 }
 
@@ -143,7 +164,10 @@ static sluice_status agree_on_source(slc_stages *stages, sluice_error *error)
 {
     slc_session *session = stages->session;
     const slc_plan *plan = stages->build->plan;
-    slc_list list = { .what = "parameter", .count = plan == NULL ? SIZE_MAX : slc_plan_count(plan), .line = source_line,
+    char world[1000] = "";
+    if (plan != NULL)
+        world_line(session, plan, world, sizeof world);
+    slc_list list = { .what = "parameter", .heading = world, .count = plan == NULL ? SIZE_MAX : slc_plan_count(plan), .line = source_line,
                       .context = plan };
     memcpy(session->source_digest, session->info.computed_digest, sizeof session->source_digest);
     return slc_agree_on_list(session->group, "source", &stages->mine, session->source_digest, &list, NULL, stages->deadline, error);
