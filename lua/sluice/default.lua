@@ -22,9 +22,21 @@ function default.repacks(host)
    return is_set(repacks) and "the host repacks what it loads" .. (type(repacks) == "string" and (" (%s)"):format(repacks) or "") or nil
 end
 
+-- Of the workers' pipeline: the host may be silent where the meshes are not.
+local function stages_of(meshes)
+   local most = 1
+   for _, mesh in ipairs(meshes) do
+      for _, axis in ipairs(mesh.axes) do
+         most = axis[1] == "pp" and math.max(most, axis[2]) or most
+      end
+   end
+   return most
+end
+
 --- Why the host lets nothing be written in place: a list, empty where it does.
+-- @param meshes the workers'
 -- @param known what a rule file places all the same: { quantization = { text = true }, pipeline = boolean }; nil: nothing
-function default.policies(host, known)
+function default.policies(host, meshes, known)
    local quantization, stages, list = host.quantization, host.pipeline_parallel_size, { default.repacks(host) }
    known = known or { quantization = {} }
    if is_set(quantization) and quantization ~= "" and not known.quantization[quantization] then
@@ -32,6 +44,8 @@ function default.policies(host, known)
    end
    if type(stages) == "number" and stages > 1 and not known.pipeline then
       list[#list + 1] = ("the host has %s pipeline stages"):format(check.number(stages))
+   elseif stages_of(meshes) > 1 and not known.pipeline then
+      list[#list + 1] = ("the workers' mesh has %.0f pipeline stages"):format(stages_of(meshes))
    end
    return list
 end

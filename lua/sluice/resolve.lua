@@ -3,9 +3,11 @@
 -- @module sluice.resolve
 
 local check = require "sluice.check"
+local companions = require "sluice.companions"
 local core = require "sluice.core"
 local default = require "sluice.default"
 local hosts = require "sluice.host"
+local modules = require "sluice.modules"
 local nearest = require "sluice.nearest"
 local rule = require "sluice.rule"
 local scales = require "sluice.scales"
@@ -128,7 +130,7 @@ local function plain_live(context, param)
 end
 
 local function decide_by_default(context, param)
-   local policy = default.policies(context.host)[1]
+   local policy = default.policies(context.host, context.meshes)[1]
    param.by_default = true
    if policy then
       return FULL, policy, DEFAULT
@@ -145,7 +147,7 @@ end
 --- Every condition of the default resolver that fails for a parameter; the module rule is not among them.
 function resolve.problems(context, param)
    local _, live = plain_live(context, param)
-   local list = default.policies(context.host)
+   local list = default.policies(context.host, context.meshes)
    for _, problem in ipairs((default.problems(param, live, (shard_axis(context.meshes))))) do
       list[#list + 1] = problem
    end
@@ -359,25 +361,6 @@ end
 
 -- ---- after all are decided ----
 
---- A module that the host finalises as a whole is loaded as a whole: one full parameter keeps its siblings from direct.
--- Parameters without a mode are passed over.
-function resolve.apply_module_rule(params)
-   local cause = {}
-   for _, param in ipairs(params) do
-      local module = default.module(param.canonical)
-      if param.mode == FULL and not cause[module] then
-         cause[module] = param
-      end
-   end
-   for _, param in ipairs(params) do
-      local other = cause[default.module(param.canonical)]
-      if other and param.by_default and param.mode == DIRECT then
-         param.mode, param.targets = FULL, nil
-         param.reason = ("%s of the same module is full: %s"):format(other.name, other.reason)
-      end
-   end
-end
-
 --- Raises where a parameter ends full that must not.
 function resolve.check_full(context, param)
    local require_direct = context.set and context.set.require_direct
@@ -470,11 +453,12 @@ function resolve.resolve(plan, rules)
       resolve.decide(context, param)
    end
    local whole_modules = resolve.whole_modules(context)
-   if whole_modules then
-      resolve.apply_module_rule(params)
-   end
+   local cause = whole_modules and modules.apply(context, params, resolve.loads)
+   local together = companions.open(context, params, resolve.loads)
    for _, param in ipairs(params) do
       resolve.check_full(context, param)
+      companions.check(together, param)
+      modules.check(cause, param)
    end
    for i, param in ipairs(params) do
       resolve.hand_over(context, i, param)

@@ -3,6 +3,7 @@
 -- hands over is resolve.lua's matter.
 -- @module sluice.scales
 
+local companions = require "sluice.companions"
 local words = require "sluice.words"
 
 local scales = {}
@@ -36,7 +37,7 @@ function scales.partner(set, param)
    local is_scale = param.weight ~= nil
    if is_scale or param.scale then
       return is_scale and param.ruled or param.scale.canonical
-   elseif set.scales and (param.dtype:find("^float8_e[45]m") or param.dtype == "int8") then
+   elseif set.scales and companions.is_quantized(param.dtype) then
       return param.canonical .. set.scales.ending
    end
 end

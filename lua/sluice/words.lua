@@ -126,7 +126,7 @@ end
 -- ---- the host ----
 
 -- Why everything goes whole to the host's loader, unless the file says that it knows better; false where nothing speaks for it.
-local function policy_word(host)
+local function policy_word(host, meshes)
    return function(knows)
       if type(knows) ~= "table" or kind(knows) then
          raise("policy (%s) must be followed by a table in braces: what the file places all the same", shown(knows))
@@ -146,7 +146,7 @@ local function policy_word(host)
             end
          end
       end
-      return default.policies(host, known)[1] or false
+      return default.policies(host, meshes, known)[1] or false
    end
 end
 
@@ -306,7 +306,7 @@ function words.environment(host, meshes, live)
    end
    return {
       host = frozen_values, axes = axes, meshes = mesh_sizes, required = required, optional = optional,
-      live = live_word(live), policy = policy_word(values),
+      live = live_word(live), policy = policy_word(values, meshes),
       rule = rule, where = where, span = span, index = index,
       shard = shard, pin = pin_word(known_axis), first = first_word(known_axis),
       column = made("shard", { axis = "tp", dim = 0 }), row = made("shard", { axis = "tp", dim = 1 }),

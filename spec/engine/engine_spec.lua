@@ -172,13 +172,13 @@ describe("init", function()
       { "lists, each kind of it #2.2 #2.3", { [1] = function(info) info.params[2].allow_full_fallback = false end,
          [2] = function(info) info.params[2] = nil end, [3] = function(info) info.params[2].allow_full_fallback = false end },
          "source: ranks 0 and 1 differ, first at parameter 1: rank 0 has 'b.bias' float32 [4], cut (1:0) of '1x2', rank 1 has 'b.bias' "
-            .. "float32 [4] direct only, cut (1:0) of '1x2' (2 and 2 in all); rank 3 says what rank 1 does; ranks 0 and 2 differ, first at parameter 1: "
-            .. "rank 0 has 'b.bias' float32 [4], cut (1:0) of '1x2', rank 2 has (none) (2 and 1 in all)" },
+            .. "float32 [4] direct only, cut (1:0) of '1x2' (2 and 2 in all); rank 3 says what rank 1 does; ranks 0 and 2 "
+            .. "differ, first at parameter 1: rank 0 has 'b.bias' float32 [4], cut (1:0) of '1x2', rank 2 has (none) (2 and 1 in all)" },
       { "meshes of the trainers alone", { [2] = function(info) info.params[2].src_placements = cjson.null end,
          [3] = function(info) info.params[2].src_placements, info.params[2].src_mesh_dims = cjson.null, { 2, 1 } end },
          "source: ranks 0 and 2 differ, first at parameter 1: rank 0 has 'b.bias' float32 [4], cut (1:0) of '1x2', rank 2 has 'b.bias' "
-            .. "float32 [4], cut () of '1x2' (2 and 2 in all); ranks 0 and 3 differ, first at parameter 1: rank 0 has 'b.bias' float32 [4], "
-            .. "cut (1:0) of '1x2', rank 3 has 'b.bias' float32 [4], cut () of '2x1' (2 and 2 in all)" },
+            .. "float32 [4], cut () of '1x2' (2 and 2 in all); ranks 0 and 3 differ, first at parameter 1: rank 0 has 'b.bias' "
+            .. "float32 [4], cut (1:0) of '1x2', rank 3 has 'b.bias' float32 [4], cut () of '2x1' (2 and 2 in all)" },
       { "worlds, which the digest does not cover", { [0] = function(info) info.dst_mesh_dims = { 2, 1 } end },
          "source: ranks 0 and 1 differ: rank 0 has rank_offset 2, workers' mesh (dp 2, tp 1), rank 1 has rank_offset 2, workers' mesh "
             .. "(dp 1, tp 2); ranks 2, 3 say what rank 1 does" },

@@ -96,6 +96,7 @@ describe("the default resolver sends whole, and says why:", function()
       end },
       { "the host is quantized (fp8)", function() return one({}, {}, { host = { quantization = "fp8" } }) end },
       { "the host has 2 pipeline stages", function() return one({}, {}, { host = { pipeline_parallel_size = 2 } }) end },
+      { "the workers' mesh has 2 pipeline stages", function() return one({}, {}, { axes = { { "pp", 2 }, { "tp", 2 } } }) end },
    }
    for _, name in ipairs({ "packed_dim", "packed_factor", "marlin_tile_size", "needs_scalar_to_array", "is_sharded_weight", "is_transposed" }) do
       cases[#cases + 1] = { "the live parameter has " .. name, function() return one({}, attributes({ [name] = 0 })) end }
@@ -121,6 +122,18 @@ describe("the default resolver sends whole, and says why:", function()
 end)
 
 describe("the module rule", function()
+   it("holds of the live tensors that a rule names, too", function()
+      local text = resolving.resolve({ host = { finalizes_modules = true }, params = { { name = "q.weight" }, { name = "k.bias", shape = { 8 } } },
+         live = { { name = "qkv.weight" }, { name = "qkv.bias", shape = { 8 } } },
+         text = [[return { rules = { rule "q.weight" { into = "qkv.weight" }, rule "k.bias" { into = "qkv.bias", full = "scaled" } } }]] }).text
+      assert.equal("destination: FILE:1: q.weight is direct into live qkv.weight, but for its module qkv the loader has k.bias, which is full "
+         .. "(FILE:1: scaled); a module is finalised as one", text)
+      local got = resolving.resolve({ host = { finalizes_modules = true }, params = { { name = "a.weight" }, { name = "m.bias", shape = { 8 } } },
+         live = { { name = "m.weight", attributes = { loader = "replicated" } }, { name = "m.bias", shape = { 8 } } },
+         text = [[return { otherwise = "default", rename_live = { { "a.**", "m.**" } }, rules = {} }]] })
+      assert.equal("m.bias of the same module is full: its loader is not declared", got.by["a.weight"].reason)
+   end)
+
    it("sends a module whole when one of it goes whole, and names the cause", function() -- case module_unit
       local got = resolving.resolve({
          params = { "m.weight", "m.bias" },

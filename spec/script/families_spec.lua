@@ -414,7 +414,7 @@ describe("the rules of DeepSeek-V3", function()
    end)
 
    it("leave a host that is quantized otherwise to its loader", function()
-      local got = resolve({ weight }, 1, { quantization = "awq" })
+      local got = resolve({ weight, scales }, 1, { quantization = "awq" })
       assert.equal("full", got.by[O].line:match("^%a+"))
       assert.truthy(got.by[O].line:find("the host is quantized (awq)", 1, true))
    end)

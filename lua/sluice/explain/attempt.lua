@@ -2,7 +2,9 @@
 -- resolve.lua decides; nothing here does.
 -- @module sluice.explain.attempt
 
+local companions = require "sluice.companions"
 local core = require "sluice.core"
+local modules = require "sluice.modules"
 local resolve = require "sluice.resolve"
 
 local attempt = {}
@@ -54,12 +56,14 @@ function attempt.resolve(context, params, wanted)
       end
    end
    local whole_modules = resolve.whole_modules(context)
-   if whole_modules then
-      resolve.apply_module_rule(params)
-   end
+   local cause = whole_modules and modules.apply(context, params, resolve.loads)
+   local together = companions.open(context, params, resolve.loads)
    for i, param in ipairs(params) do
       if param.mode and not try(context, param, resolve.check_full, context, param) then
          param.must_not_be_full = true
+         note(param)
+      elseif param.mode and not (try(context, param, companions.check, together, param)
+         and try(context, param, modules.check, cause, param)) then
          note(param)
       elseif param.mode and not try(context, param, resolve.hand_over, context, i, param) then
          note(param)
