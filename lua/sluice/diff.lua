@@ -108,8 +108,8 @@ function diff.compare(a, b)
    return result
 end
 
--- A name with its numbers as *, so that layers and experts are told once.
-local function kind_of(name)
+--- A name with its numbers as *, so that layers and experts are told once.
+function diff.kind(name)
    return (("." .. name .. "."):gsub("%.%d+%f[.]", ".*"):sub(2, -2))
 end
 
@@ -120,7 +120,7 @@ end
 function diff.kinds(list, key)
    local groups, found = {}, {}
    for _, item in ipairs(list) do
-      local id = kind_of(item.name) .. "\0" .. (key and key(item) or "")
+      local id = diff.kind(item.name) .. "\0" .. (key and key(item) or "")
       local group = found[id]
       if not group then
          group = { name = item.name, parameters = 0, bytes = 0, first = item }
@@ -128,7 +128,7 @@ function diff.kinds(list, key)
       end
       group.parameters, group.bytes = group.parameters + 1, group.bytes + item.bytes
       if group.parameters > 1 then
-         group.name = kind_of(item.name)
+         group.name = diff.kind(item.name)
       end
    end
    return groups

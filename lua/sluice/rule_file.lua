@@ -46,7 +46,7 @@ end
 local function no_family(name, named, beside, place)
    local families, all = rule_file.families()
    local looked = named > 0 and ("; SLUICE_RULES_PATH has no %s.lua either"):format(check.shorten(name)) or ""
-   check.raise("INVALID", ("%s (%s) must be a path or a family that ships with Sluice: %s%s%s"):format(place,
+   check.raise("INVALID", ("%s (%s) must be a path, with a . or a / in it, or a family that ships with Sluice: %s%s%s"):format(place,
       check.shorten(name, LONGEST_SHOWN), table.concat(families, ", "), nearest.hint(name, beside and all or families), looked))
 end
 

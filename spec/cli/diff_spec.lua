@@ -72,7 +72,7 @@ describe("sluice diff", function()
    it("refuses what is none of these", function()
       local result = run("diff", "a.lua", "b.lua")
       assert.equal(2, result.code)
-      local wants = " (without --deployment or --attach, it must be a deployment or a saved plan)\n"
+      local wants = " (without --deployment, --checkpoint or --attach, it must be a deployment or a saved plan)\n"
       assert.equal("sluice: diff: a.lua: No such file or directory" .. wants, result.err)
       local mine = rules('rule "model.norm.weight" { layout = replicate },')
       assert.equal("sluice: deployment: " .. mine .. ":2: unknown name 'rule'; it reads like a rule file" .. wants, run("diff", mine, "llama").err)
@@ -138,6 +138,33 @@ describe("sluice check", function()
       assert.equal(3, json.problems[1].rank)
    end)
 
+   it("tells what differs in numbers only once, and of many mistakes the first of each kind of name", function()
+      local function file(value)
+         return program.file(cjson.encode(value), ".json")
+      end
+      local list = {}
+      for l = 0, 9 do
+         for _, name in ipairs({ "a", "b", "c" }) do
+            list[#list + 1] = { name = ("h.%d.%s"):format(l, name), dtype = "float32", shape = { 4 } }
+         end
+      end
+      local lists = { "--checkpoint", file(list), "--live", program.file("[]"), "--mesh", "tp=1" }
+      local mine = program.file('return { rules = { rule "h.{l}.a" { skip = "no" } } }', ".lua")
+      local json = program.json(run("check", mine, "--json", unpack(lists)))
+      assert.same({ 10, 10 }, { json.problems[1].parameters, json.problems[2].parameters })
+      assert.same({ 2, 0, 10 }, { #json.problems, json.undecided, json.totals.skip.parameters })
+      assert.truthy(run("check", mine, unpack(lists)).out:find(
+         'no rule matches parameter h.0.c; add one, or say otherwise = "default" or "full" (worker rank 1; and 9 more like it)\n', 1, true))
+      for i = 1, 100 do
+         list[#list + 1] = { name = "x" .. ("y"):rep(i), dtype = "float32", shape = { 4 } }
+      end
+      lists[2] = file(list)
+      json = program.json(run("check", mine, "--json", unpack(lists)))
+      assert.truthy(#json.problems < 64 and json.undecided > 0)
+      assert.truthy(run("check", mine, unpack(lists)).out:find(
+         ("\nnote     %d parameters more were not looked at: too many before them have mistakes\n"):format(json.undecided), 1, true))
+   end)
+
    it("looks at a worker of every kind", function()
       -- The second stage alone has the last norm.
       local stages = program.deployment({ worker = { mesh = { { "pp", 2 }, { "tp", 2 } } } })
@@ -164,7 +191,16 @@ describe("sluice check", function()
       result = run("check", mine, "--checkpoint", checkpoint, "--live", live)
       assert.truthy(result.out:find("refused  [^\n]*\nnote     one worker was taken to have all: neither %-%-mesh nor the host's "
          .. "tensor_parallel_size says otherwise\nnot good: "), result.out)
-      assert.equal(("sluice: %s is a list, and a deployment file or an init info is wanted; sluice check --checkpoint takes lists of "
+      local lists = { "--checkpoint", checkpoint, "--live", live, "--mesh", "tp=4", "--rules", mine }
+      assert.truthy(run("explain", "a.w", unpack(lists)).out:find("into     b.w [:, :], cut (tp:0) of 'dense'", 1, true))
+      assert.truthy(run("plan", unpack(lists)).out:find(": 1 trainer to 4 workers, plan of rank 1 (worker 0)\n", 1, true))
+      assert.equal(0, run("diff", mine, mine, unpack(lists, 1, 6)).code)
+      assert.equal("sluice: --checkpoint says what the trainer has; --live must say what the worker has\n",
+         run("plan", "--checkpoint", checkpoint).err)
+      assert.equal("sluice: x.lua says what --checkpoint would\n", run("plan", "x.lua", unpack(lists)).err)
+      assert.equal("sluice: a.safetensors is no deployment file and no init info; --checkpoint takes a checkpoint's files and folders, "
+         .. "beside --live\n", run("plan", "a.safetensors").err)
+      assert.equal(("sluice: %s is a list, and a deployment file or an init info is wanted; --checkpoint takes lists of "
          .. "tensors\n"):format(checkpoint), run("plan", checkpoint, "--live", live).err)
    end)
 
@@ -214,10 +250,11 @@ describe("sluice check", function()
       result = run("check", "llama", "--checkpoint", program.file('[{"name":"a","dtype":"int8","shape":[1]}]'), "--live", program.file("[]"),
          "--mesh", "tp")
       assert.equal("sluice: --mesh (tp) must read axis=size,axis=size, outermost first, as pp=2,tp=4\n", result.err)
-      result = run("check", "llama", "--deployment", program.deployment(), "--expert-mesh", "ep=2")
-      assert.equal("sluice: check: --deployment says the workers' mesh; --expert-mesh goes with --checkpoint\n", result.err)
+      local deployment = program.deployment()
+      result = run("check", "llama", "--deployment", deployment, "--expert-mesh", "ep=2")
+      assert.equal(("sluice: %s says the workers' mesh; --expert-mesh goes with --checkpoint\n"):format(deployment), result.err)
       result = run("check", "llama", "--checkpoint", "a.json", "--live", "b.json", "--set", "updates=1")
-      assert.equal("sluice: check: --set sets a key of a deployment, and --checkpoint is none\n", result.err)
+      assert.equal("sluice: --set sets a key of a deployment, and --checkpoint is none\n", result.err)
    end)
 
    local function check_of(checkpoint, live)

@@ -37,6 +37,29 @@ describe("sluice explain", function()
       assert.same({ { 5, 6 } }, answer.live.elsewhere)
    end)
 
+   it("tells strips that differ in elements and ranks only as one table", function()
+      local rules = program.file([[
+         local head = spread(4, 2)
+         return { rules = { rule "qk" { into = "w", layout = pin("tp", each(head.owner)),
+            { from = span(0, each(4, 4), 2), at = span(0, each(head.position, 2), 2) },
+            { from = span(0, each(4, 4, 2), 2), at = span(0, each(head.position, 2, 4), 2) } } } }]], ".lua")
+      local function list(name, rows)
+         return program.file(cjson.encode({ { name = name, dtype = "float32", shape = { rows } } }), ".json")
+      end
+      local result = program.run({ "explain", "--checkpoint", list("qk", 16), "--live", list("w", 8), "--mesh", "tp=2", "--rules", rules, "qk" })
+      assert.equal("", result.err)
+      assert.equal("into     w, in 8 strips\n"
+         .. "   ranks  at    live elements  elements of the parameter  bytes  from trainers\n"
+         .. "   1      tp 0  [0:2]          [0:2]                      8 B    0\n"
+         .. "   1      tp 0  [2:4]          [4:6]                      8 B    0\n"
+         .. "   2      tp 1  [0:2]          [8:10]                     8 B    0\n"
+         .. "   2      tp 1  [2:4]          [12:14]                    8 B    0\n"
+         .. "   1      tp 0  [4:6]          [2:4]                      8 B    0\n"
+         .. "   1      tp 0  [6:8]          [6:8]                      8 B    0\n"
+         .. "   2      tp 1  [4:6]          [10:12]                    8 B    0\n"
+         .. "   2      tp 1  [6:8]          [14:16]                    8 B    0\n", result.out:match("into .*"))
+   end)
+
    it("says what is full and what is unwritten where no name is given", function()
       local result = explain({}, { rules = "llama" })
       assert.equal("no parameter is full\nevery byte of worker rank 3 is written in place\n", result.out)

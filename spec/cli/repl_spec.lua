@@ -207,7 +207,7 @@ describe("sluice repl, without a terminal", function()
       local result = ask({ "plan.problem", "params[1].mode", "worker(0):received().bytes", "dry_run()", "what_if{ tp = 1 }" }, more)
       assert.equal("direct\n32\n1 parameter of worker rank 1, one of each kind, in this process: moved 32 B, verified 32 B, every byte that is "
          .. "written\n", result.out, result.err)
-      assert.equal("what_if wants a deployment, which describes the model: an init info does not say what workers of another size hold\n",
+      assert.equal("what_if wants a deployment, which describes the model: nothing else says what workers of another size hold\n",
          result.err)
       assert.equal(("sluice: deployment: %s is an init info, and this wants a deployment file, which says what the model and both sides "
          .. "are\n"):format(more.deployment), program.run({ "run", more.deployment }).err)

@@ -139,7 +139,8 @@ describe("a mistake is told with its place:", function()
       { '{ at = span(0, spread({ { 0 }, { 2 } }).owner[1]) }', "spread: no rank holds 1, but one holds 2" },
       { '{ at = span(0, spread({ { 0 }, 5 }).owner[1]) }', "spread[1] (5) must be a list of what rank 1 holds" },
       { '{ at = span(0, spread({ 1, 2 }, 4).owner[1]) }', "spread has a list of 2 ranks for 4" },
-      { '{ at = span(0, required "hidden_size") }', "the host's description must say 'hidden_size', and says nothing" },
+      { '{ at = span(0, required "hidden_size") }', "the host's description must say 'hidden_size'"
+         .. ", and says nothing: sluice_describe_host gives one, or --host on the command line" },
       { '{ at = span(0, required "windows") }', "the host's description must say 'windows' (did you mean window?)", { host = { window = 2 } } },
       { '{ at = span(0, required "windows") }', "the host's description must say 'windows'", { host = { rows = 2 } } },
       { '{ at = span(0, host.hiden_size) }', "the host's description has no 'hiden_size' (did you mean hidden_size?)" },
@@ -258,7 +259,7 @@ describe("a mistake is told with its place:", function()
    end)
 
    it("a missing family, with the nearest", function()
-      assert.equal("destination: rules (lama) must be a path or a family that ships with Sluice: " .. SHIPPED
+      assert.equal("destination: rules (lama) must be a path, with a . or a / in it, or a family that ships with Sluice: " .. SHIPPED
          .. " (did you mean llama?)", resolving.resolve({ params = {}, live = {}, rules = "lama" }).text)
    end)
 
@@ -276,7 +277,7 @@ describe("a mistake is told with its place:", function()
    end)
 
    it("a file that extends a missing one, or itself", function()
-      assert.equal("destination: FILE:2: extends (lama) must be a path or a family that ships with Sluice: " .. SHIPPED
+      assert.equal("destination: FILE:2: extends (lama) must be a path, with a . or a / in it, or a family that ships with Sluice: " .. SHIPPED
          .. " (did you mean llama?)", resolving.resolve({ params = {}, live = {}, text = 'return {\n extends = "lama" }' }).text)
       local path = os.tmpname()
       resolving.write(('return { extends = "%s" }'):format(path), path)

@@ -59,7 +59,8 @@ describe("a rule file that is asked for by name", function()
       os.remove(second)
       assert.equal("DIR/home/.local/share/sluice/rules/bert.lua:2", find("bert"))
       os.remove(user)
-      assert.equal("destination: sluice/rules/bert.lua:5: the host's description must say 'num_attention_heads', and says nothing", find("bert"))
+      assert.equal("destination: sluice/rules/bert.lua:5: the host's description must say 'num_attention_heads'"
+         .. ", and says nothing: sluice_describe_host gives one, or --host on the command line", find("bert"))
    end)
 
    it("is looked for in XDG_DATA_HOME in place of the home folder, unless that is a relative path", function()
@@ -77,7 +78,7 @@ describe("a rule file that is asked for by name", function()
       rules(folder .. "/b/mine.lua")
       assert.equal("DIR/b/mine.lua:2", find("mine"))
       resolving.write('return { extends = "mine" }\n', rules(folder .. "/b/mine.lua"))
-      assert.match('^destination: DIR/b/mine.lua:1: extends %(mine%) must be a path or a family that ships with Sluice: .*; ' ..
+      assert.match('^destination: DIR/b/mine.lua:1: extends %(mine%) must be a path, with a . or a / in it, or a family that ships with Sluice: .*; ' ..
          'SLUICE_RULES_PATH has no mine.lua either$', find("mine"))
    end)
 

@@ -1,5 +1,6 @@
 --- sluice check: the gate for rule files: everything that a plan checks, on a worker of every kind, and rules that do nothing.
 
+local diff = require "sluice.diff"
 local fault = require "sluice.cli.fault"
 local json = require "sluice.cli.json"
 local planned = require "sluice.cli.planned"
@@ -20,12 +21,7 @@ local command = {
 function command.configure(parser)
    parser:argument("rules", "Rule file, or the name of a family.")
    parser:option("--deployment", "A deployment file or init info that says all but the rules."):argname("<file>")
-   parser:option("--checkpoint", "The trainer's tensors: a JSON list of name, dtype and shape, or a safetensors file, index or "
-      .. "folder."):argname("<list>")
    source.configure(parser)
-   parser:option("--mesh", "The workers' mesh beside --checkpoint, outermost axis first. tp of the host's tensor_parallel_size when "
-      .. "not given."):argname("<axis=size,...>")
-   parser:option("--expert-mesh", "A second view of the same workers, for experts."):argname("<axis=size,...>")
    parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
    world.rank_option(parser, "World rank of the only worker to check: the one that --live lists, say. One of every kind when not given, or "
       .. "the first where no deployment says what the others hold.")
@@ -34,44 +30,51 @@ function command.configure(parser)
 end
 
 local function load(args)
-   local ways = (args.deployment and 1 or 0) + (args.checkpoint and 1 or 0) + (args.attach and 1 or 0)
-   if ways > 1 then
-      fault.wrong("check: --deployment, --checkpoint and --attach say the same thing; one of them is enough")
-   elseif args.deployment or args.attach then
-      if args.mesh or args.expert_mesh then
-         fault.wrong("check: %s says the workers' mesh; %s goes with --checkpoint", args.deployment and "--deployment" or "--attach",
-            args.mesh and "--mesh" or "--expert-mesh")
-      end
-      return source.load({ deployment = args.deployment, attach = args.attach, rules = args.rules, host = args.host, live_list = args.live_list,
-                           set = args.set })
-   elseif not args.checkpoint or not args.live_list then
+   if not args.deployment and not args.attach and not args.checkpoint then
       fault.wrong("check: --deployment, --attach, or --checkpoint and --live, must say what the rules are for")
-   elseif args.set and args.set[1] then
-      fault.wrong("check: --set sets a key of a deployment, and --checkpoint is none")
    end
-   return source.of_lists(args)
+   return source.load(args)
 end
 
--- A fault that several workers have is told once, with the first of them.
+-- Mistakes of one worker's plan, those that differ in numbers only told once; one that another worker has is not told again.
+local function add_problems(list, found, plan, rank)
+   local params, of_kind, undecided = plan:params(), {}, 0
+   for _, item in ipairs(plan.problems) do
+      local kind = diff.kind(params[item.number].name)
+      local problem
+      if item.text:find("^not decided: ") then
+         problem = of_kind[kind]
+         undecided = undecided + (problem and 0 or 1)
+      else
+         local key = item.text:gsub("%d+", "*")
+         problem = found[key]
+         if not problem then
+            problem = { rank = rank, text = item.text, parameters = 0 }
+            list[#list + 1], found[key] = problem, problem
+         end
+         of_kind[kind] = problem
+      end
+      if problem and problem.rank == rank then
+         problem.parameters = problem.parameters + 1
+      end
+   end
+   if not plan.problems[1] and plan.problem and not found[plan.problem] then
+      list[#list + 1], found[plan.problem] = { rank = rank, text = plan.problem }, true
+   end
+   return undecided
+end
+
 local function problems_of(from, ranks)
-   local list, seen, first = json.list(), {}, nil
+   local list, found, first, undecided = json.list(), {}, nil, 0
    for _, rank in ipairs(ranks) do
       local plan = planned.open(from, rank)
-      local texts = {}
-      for i, item in ipairs(plan.problems) do
-         texts[i] = not item.text:find("^not decided: ") and item.text or nil
-      end
-      texts[1] = texts[1] or plan.problem
-      for _, text in ipairs(texts) do
-         list[#list + 1] = not seen[text] and { rank = rank, text = text } or nil
-         seen[text] = true
-      end
+      undecided = math.max(undecided, add_problems(list, found, plan, rank))
       if first then
          plan:close()
       end
       first = first or plan
    end
-   return list, first
+   return list, first, undecided
 end
 
 local function idle_of(audit)
@@ -98,7 +101,13 @@ end
 local function write(result, alone, whole)
    local lines = {}
    for _, problem in ipairs(result.problems) do
-      lines[#lines + 1] = ("refused  %s (worker rank %d)"):format(problem.text, problem.rank)
+      local others = (problem.parameters or 1) - 1
+      lines[#lines + 1] = ("refused  %s (worker rank %d%s)"):format(problem.text, problem.rank,
+         others > 0 and ("; and %d more like it"):format(others) or "")
+   end
+   if result.undecided > 0 then
+      lines[#lines + 1] = ("note     %s more were not looked at: too many before them have mistakes"):format(
+         units.count(result.undecided, "parameter"))
    end
    for _, item in ipairs(result.idle) do
       lines[#lines + 1] = "idle     " .. idle_text(item)
@@ -122,13 +131,13 @@ end
 function command.run(args)
    local from = load(args)
    local ranks = args.rank and { from:worker("check", args.rank) } or from:kinds_of_workers()
-   local problems, plan = problems_of(from, ranks)
+   local problems, plan, undecided = problems_of(from, ranks)
    local audit = plan:rules()
    local idle, extended = idle_of(audit)
    local result = {
       good = not problems[1] and (args.idle or not idle[1]) or false, file = audit.file or args.rules, title = from.title,
-      trainers = from.trainers, workers = from.workers, checked = ranks, problems = problems, idle = idle, idle_extended = extended,
-      totals = plan:totals(),
+      trainers = from.trainers, workers = from.workers, checked = ranks, problems = problems, undecided = undecided,
+      idle = idle, idle_extended = extended, totals = plan:totals(),
    }
    json.answer(args, result, function()
       write(result, args.rank or from.kind ~= "deployment", from.whole)

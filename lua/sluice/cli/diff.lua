@@ -21,7 +21,7 @@ local command = {
 local LONGEST = 512 * 1024 * 1024
 
 function command.configure(parser)
-   parser:argument("a", "A rule file or family (with --deployment), a deployment file, an init info, or a saved plan.")
+   parser:argument("a", "A rule file or family (with --deployment, --checkpoint or --attach), a deployment file, an init info, or a saved plan.")
    parser:argument("b", "The same; either may also be a saved plan.")
    parser:option("--deployment", "The deployment or init info on which a and b are two rule files."):argname("<file>")
    source.configure(parser)
@@ -32,20 +32,20 @@ function command.configure(parser)
 end
 
 local function open(args, deployment, rules)
-   local from = source.load({ deployment = deployment, attach = args.attach, rules = rules, host = args.host,
-                              live_list = args.live_list, set = args.set })
+   local from = source.load({ deployment = deployment, checkpoint = args.checkpoint, mesh = args.mesh, expert_mesh = args.expert_mesh,
+                              attach = args.attach, rules = rules, host = args.host, live_list = args.live_list, set = args.set })
    return planned.open(from, from:worker("diff", args.rank))
 end
 
 local function side(args, what)
-   if args.deployment or args.attach then
+   if args.deployment or args.attach or args.checkpoint then
       return open(args, args.deployment, what):side(what)
    end
    local result, problem = fault.catch(function()
       return planned.saved(fault.read_file("diff", what, LONGEST), what) or open(args, what):side(what)
    end)
    if not result then
-      fault.raise(problem.exit, "%s (without --deployment or --attach, it must be a deployment or a saved plan)", problem.text)
+      fault.raise(problem.exit, "%s (without --deployment, --checkpoint or --attach, it must be a deployment or a saved plan)", problem.text)
    end
    return result
 end

@@ -12,6 +12,7 @@ local explain = {
    example = "sluice explain examples/deployments/llama3-8b.lua model.layers.0.self_attn.k_proj.weight\n"
       .. "   sluice explain examples/deployments/llama3-8b.lua model.layers.0.self_attn.qkv_proj.weight --rank 5\n"
       .. "   sluice explain examples/deployments/llama3-8b.lua '*.k_proj.*'\n"
+      .. "   sluice explain --checkpoint model.safetensors --live live.json --host host.json --rules mine.lua h.0.attn.qkv.weight\n"
       .. "   sluice explain --attach /run/user/1000/worker.sock model.norm.weight\n\n"
       .. "lua/EXPLAIN.md says what the answer with --json holds.",
 }
@@ -41,7 +42,7 @@ local function other_rank(answer, args)
 end
 
 function explain.run(args)
-   if args.attach and not args.name then -- the one word beside it is the name
+   if (args.attach or args.checkpoint) and not args.name then -- the one word beside it is the name
       args.name, args.deployment = args.deployment, nil
    end
    local from = source.load(args)

@@ -4,7 +4,7 @@ local units = require "sluice.cli.units"
 
 local explanation = {}
 
-local FEW_RUNS = 6
+local FEW_RUNS, FEW_STRIPS = 6, 4
 local PADDED = { zero = ", the rest of the view cleared", empty = ", cleared where there are no elements" }
 
 -- ---- pieces of text ----
@@ -101,32 +101,69 @@ local function add_rules(lines, rules)
    end
 end
 
-local function add_workers(lines, target, name)
-   local rows = { { "ranks", "at", target.live and "live elements" or "", "elements of the parameter", "bytes", "from trainers" } }
-   if not target.live then
-      table.remove(rows[1], 3)
-   end
-   for _, group in ipairs(target.workers) do
-      local row = { runs_text(group.ranks), place_text(group.coordinates), box_text(group.live),
-                    box_text(group.source), units.bytes(group.bytes), runs_text(group.trainers) }
-      if not target.live then
-         table.remove(row, 3)
+-- Who gets what of some strips of one live tensor, of one as a rule.
+local function add_groups(lines, targets, name)
+   local in_place, shown, groups = targets[1].live, 0, 0
+   local rows = { { "ranks", "at", in_place and "live elements" or "", "elements of the parameter", "bytes", "from trainers" } }
+   for _, target in ipairs(targets) do
+      for _, group in ipairs(target.workers) do
+         rows[#rows + 1] = { runs_text(group.ranks), place_text(group.coordinates), box_text(group.live), box_text(group.source),
+                             units.bytes(group.bytes), runs_text(group.trainers) }
       end
-      rows[#rows + 1] = row
+      shown, groups = shown + #target.workers, groups + target.groups
+   end
+   for _, row in ipairs(in_place and {} or rows) do
+      table.remove(row, 3)
    end
    if rows[2] then
       add_all(lines, units.columns(rows, "   "))
    end
-   more(lines, #target.workers, target.groups, "groups of ranks")
+   more(lines, shown, groups, "groups of ranks")
+   for _, target in ipairs(targets) do
+      for _, group in ipairs(target.workers) do
+         for _, piece in ipairs(group.pieces or {}) do
+            add(lines, "   from trainer %d: %s of %s, %s", piece.trainer, box_text(piece.source), name, units.bytes(piece.bytes))
+         end
+      end
+   end
+end
+
+local function add_without(lines, target)
    if target.without[1] then
       add(lines, "   nothing of it: ranks %s%s", runs_text(target.without),
          (target.pad == "zero" or target.pad == "empty") and ", which clear the view" or "")
    end
-   for _, group in ipairs(target.workers) do
-      for _, piece in ipairs(group.pieces or {}) do
-         add(lines, "   from trainer %d: %s of %s, %s", piece.trainer, box_text(piece.source), name, units.bytes(piece.bytes))
-      end
+end
+
+local function ways_text(target)
+   return (target.permute and ", its dims in the order " .. table.concat(target.permute, ", ") or "")
+      .. (target.convert and ", converted to " .. target.convert or "") .. (PADDED[target.pad] or "")
+end
+
+local function add_renames(lines, target)
+   for _, step in ipairs(target.renames or {}) do
+      add(lines, "   %s", rename_text(step))
    end
+end
+
+-- Whether two strips differ in nothing but elements and ranks, which a table of both tells.
+local function alike(a, b)
+   return a.live == b.live and ways_text(a) == ways_text(b) and a.workers and b.workers and a.pad ~= "clear" and b.pad ~= "clear"
+end
+
+-- How many strips from the i-th on are alike.
+local function run_of(targets, i)
+   local last = i
+   while targets[i].live and targets[last + 1] and alike(targets[i], targets[last + 1]) do
+      last = last + 1
+   end
+   return last - i + 1
+end
+
+local function add_strips(lines, targets, name)
+   add(lines, "into     %s, in %d strips%s", targets[1].live, #targets, ways_text(targets[1]))
+   add_renames(lines, targets[1])
+   add_groups(lines, targets, name)
 end
 
 local function add_target(lines, target, name)
@@ -134,18 +171,30 @@ local function add_target(lines, target, name)
       add(lines, "clears   %s%s, on workers that have it%s", target.live, view_text(target.view),
          target.layout:sub(1, 2) == "()" and "" or " at " .. target.layout)
    elseif target.live then
-      add(lines, "into     %s%s, %s%s%s%s%s", target.live, view_text(target.view), layout_text(target.layout, "whole on each"),
-         target.take and ", takes " .. target.take or "",
-         target.permute and ", its dims in the order " .. table.concat(target.permute, ", ") or "",
-         target.convert and ", converted to " .. target.convert or "", PADDED[target.pad] or "")
+      add(lines, "into     %s%s, %s%s%s", target.live, view_text(target.view), layout_text(target.layout, "whole on each"),
+         target.take and ", takes " .. target.take or "", ways_text(target))
    else
       add(lines, "whole    to load_weights on every worker")
    end
-   for _, step in ipairs(target.renames or {}) do
-      add(lines, "   %s", rename_text(step))
-   end
+   add_renames(lines, target)
    if target.workers then
-      add_workers(lines, target, name)
+      add_groups(lines, { target }, name)
+      add_without(lines, target)
+   end
+end
+
+-- Many strips of one tensor, as heads that are fused one by one make them, are one table.
+local function add_targets(lines, targets, name)
+   local i = 1
+   while targets[i] do
+      local count = run_of(targets, i)
+      if count >= FEW_STRIPS then
+         add_strips(lines, { unpack(targets, i, i + count - 1) }, name)
+      else
+         count = 1
+         add_target(lines, targets[i], name)
+      end
+      i = i + count
    end
 end
 
@@ -182,9 +231,7 @@ local function parameter_lines(answer)
       add(lines, 'pinned   %s, by where "%s" (%s)', list_text(answer.pins.pins, "axis", "coordinate", " "), answer.pins.pattern,
          answer.pins.where)
    end
-   for _, target in ipairs(answer.targets) do
-      add_target(lines, target, answer.name)
-   end
+   add_targets(lines, answer.targets, answer.name)
    return lines
 end
 

@@ -11,6 +11,7 @@ local repl = {
    name = "repl", summary = "A console on one plan: asks it questions, tries rules; never moves weights.",
    example = "sluice repl examples/deployments/llama3-8b.lua\n"
       .. "   sluice repl init_info.json --host host.json --live live.json --rules mine.lua\n"
+      .. "   sluice repl --checkpoint model.safetensors --live live.json --host host.json --mesh tp=2 --rules mine.lua\n"
       .. "   sluice repl examples/deployments/llama3-8b.lua -e 'explain \"model.norm.weight\"' -e 'bytes()'\n"
       .. "   sluice repl --attach /run/user/1000/worker.sock                    (an engine that runs; reads only)\n\n"
       .. "Without a terminal it reads statements from standard input and prints plainly; it ends with 1 where one failed. The words\n"

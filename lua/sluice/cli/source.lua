@@ -19,10 +19,16 @@ local MOST_RANKS = 2 ^ 31 - 1
 local Source = {}
 Source.__index = Source
 
---- Adds --attach, --host and --live to a command's parser.
-function source.configure(parser)
+--- Adds what says the plan in a deployment's place to a command's parser: --checkpoint with its meshes, --attach, --host, --live.
+-- @param[opt] with_rules whether it has --rules, without which an engine's own are meant
+function source.configure(parser, with_rules)
+   parser:option("--checkpoint", "The trainer's tensors, whole on one trainer, in the place of a deployment: a JSON list of name, dtype and "
+      .. "shape, or a safetensors file, index or folder."):argname("<list>")
+   parser:option("--mesh", "The workers' mesh beside --checkpoint, outermost axis first. tp of the host's tensor_parallel_size when "
+      .. "not given."):argname("<axis=size,...>")
+   parser:option("--expert-mesh", "A second view of the same workers, for experts."):argname("<axis=size,...>")
    parser:option("--attach", "A running engine, at the socket that its host opened (sluice run --allow-attach), says all but the "
-      .. "rules, and these unless --rules does."):argname("<socket>")
+      .. "rules" .. (with_rules and ", and these unless --rules does." or ".")):argname("<socket>")
    parser:option("--host", "What the serving host says of itself (a JSON object), where no deployment says it."):argname("<host.json>")
    parser:option("--live", "Live tensors of the worker, where no deployment says them: a JSON list of name, dtype, shape "
       .. "and attributes, or a safetensors file."):argname("<live.json>"):target("live_list")
@@ -33,7 +39,7 @@ end
 function source.arguments(parser, rank_help)
    parser:argument("deployment", "Deployment file, or an init info (JSON) beside --host and --live."):args("?")
    parser:option("--rules", "Rule file, or the name of a family."):argname("<rules>")
-   source.configure(parser)
+   source.configure(parser, true)
    parser:option("--layers", "Use only the first LAYERS layers of the deployment's model."):argname("<layers>")
    parser:option("--set", "Set a key of the deployment: KEY.PATH=VALUE; may be given again."):count("*"):argname("<key=value>")
    if rank_help then
@@ -143,8 +149,8 @@ end
 
 local function of_engine(args)
    local path = args.attach
-   if args.deployment or args.host or args.live_list or args.layers or args.set and args.set[1] then
-      fault.wrong("--attach: the engine says what %s would", args.deployment or args.host and "--host" or args.live_list and "--live"
+   if args.host or args.live_list or args.layers or args.set and args.set[1] then
+      fault.wrong("--attach: the engine says what %s would", args.host and "--host" or args.live_list and "--live"
          or args.layers and "--layers" or "--set")
    end
    local told = attached.plan(path)
@@ -205,9 +211,8 @@ local function params_of(tensors)
    return "[" .. table.concat(list, ",") .. "]"
 end
 
---- A checkpoint's tensors, whole on one trainer, for workers on a mesh; `whole` is true where nobody said which mesh.
--- @param args checkpoint, mesh, expert_mesh, host, live, rules
-function source.of_lists(args)
+-- A checkpoint's tensors, whole on one trainer, for workers on a mesh; `whole` is true where nobody said which mesh.
+local function of_lists(args)
    local self = setmetatable({ kind = "lists", title = args.checkpoint:match("[^/]+/*$"), trainers = 1 }, Source)
    self.host, self.host_text = host_of(args.host)
    local meshes
@@ -323,27 +328,53 @@ function source.of_world(here)
                          seconds = here.seconds, world = here, host = deployment.host(here.description, here.deployment) }, Deployed)
 end
 
---- Reads what args name: a deployment, an init info beside --host and --live, or with --attach asks an engine.
+-- Whether args say in one way what is to be planned, and nothing beside it that belongs to another one.
+local function check_way(args)
+   local other = args.deployment or args.checkpoint and "--checkpoint"
+   if args.attach and other then
+      fault.wrong("--attach: the engine says what %s would", other)
+   elseif args.deployment and args.checkpoint then
+      fault.wrong("%s says what --checkpoint would", args.deployment)
+   elseif not args.attach and not other then
+      fault.wrong("a deployment file, an init info, --checkpoint or --attach must say what is to be planned")
+   end
+   local mesh_option = args.mesh and "--mesh" or args.expert_mesh and "--expert-mesh"
+   local set_option = args.layers and "--layers" or args.set and args.set[1] and "--set"
+   if mesh_option and not args.checkpoint then
+      fault.wrong("%s says the workers' mesh; %s goes with --checkpoint", args.attach and "--attach" or args.deployment, mesh_option)
+   elseif args.checkpoint and set_option then
+      fault.wrong("%s sets a key of a deployment, and --checkpoint is none", set_option)
+   elseif args.checkpoint and not args.live_list then
+      fault.wrong("--checkpoint says what the trainer has; --live must say what the worker has")
+   end
+end
+
+--- Reads what args name: a deployment, an init info beside --host and --live, a checkpoint's list beside these, or with --attach
+-- asks an engine.
 function source.load(args)
+   check_way(args)
    if args.attach then
       return of_engine(args)
-   elseif not args.deployment then
-      fault.wrong("a deployment file, an init info, or --attach must say what is to be planned")
+   elseif args.checkpoint then
+      return of_lists(args)
    end
-   local text = fault.read_file("deployment", args.deployment, LONGEST)
+   local path = args.deployment
+   if path:find("%.safetensors$") or path:find("%.safetensors%.index%.json$") or native.kind(path) == "folder" then
+      fault.wrong("%s is no deployment file and no init info; --checkpoint takes a checkpoint's files and folders, beside --live", path)
+   end
+   local text = fault.read_file("deployment", path, LONGEST)
    if world.is_init_info(text) then
       local info, problem = core.json(text)
       if type(info) ~= "table" then
-         fault.wrong("init: %s: %s", args.deployment, problem or "it must hold a JSON object")
+         fault.wrong("init: %s: %s", path, problem or "it must hold a JSON object")
       end
       return of_init_info(args, info, text)
    elseif text:find("^%s*%[") then
-      fault.wrong("%s is a list, and a deployment file or an init info is wanted; sluice check --checkpoint takes lists of tensors",
-         args.deployment)
+      fault.wrong("%s is a list, and a deployment file or an init info is wanted; --checkpoint takes lists of tensors", path)
    elseif args.host or args.live_list then
-      fault.wrong("%s is a deployment, which says what %s would", args.deployment, args.host and "--host" or "--live")
+      fault.wrong("%s is a deployment, which says what %s would", path, args.host and "--host" or "--live")
    end
-   return source.of_world(world.load({ deployment = args.deployment, rules = args.rules, set = args.set, ["model.layers"] = args.layers }))
+   return source.of_world(world.load({ deployment = path, rules = args.rules, set = args.set, ["model.layers"] = args.layers }))
 end
 
 return source

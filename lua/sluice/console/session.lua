@@ -272,7 +272,7 @@ end
 function session:world(word)
    local here = self:need().source.world
    if not here then
-      fault.wrong("%s wants a deployment, which describes the model: an init info does not say what workers of another size hold", word)
+      fault.wrong("%s wants a deployment, which describes the model: nothing else says what workers of another size hold", word)
    end
    return here
 end

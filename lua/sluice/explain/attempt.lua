@@ -4,13 +4,14 @@
 
 local companions = require "sluice.companions"
 local core = require "sluice.core"
+local diff = require "sluice.diff"
 local modules = require "sluice.modules"
 local resolve = require "sluice.resolve"
 
 local attempt = {}
 
--- Each mistake looks for the nearest right word among thousands of names.
-local MOST_PROBLEMS = 16
+-- Each mistake looks for the nearest right word among thousands of names: after so many, the first of each kind of name.
+local MOST_PROBLEMS, MOST_KINDS = 16, 64
 
 -- The text of what a pcall caught; memory that ended is no parameter's mistake and goes on up.
 local function text_of(view, problem)
@@ -44,12 +45,12 @@ end
 -- @param wanted function(param) -> whether it is to be decided even when many others have failed
 -- @return how many failed, and the text of the first
 function attempt.resolve(context, params, wanted)
-   local failed, first = 0, nil
+   local failed, first, failed_kinds = 0, nil, {}
    local function note(param)
-      failed, first = failed + 1, first or param.problem
+      failed, first, failed_kinds[diff.kind(param.name)] = failed + 1, first or param.problem, true
    end
    for _, param in ipairs(params) do
-      if failed >= MOST_PROBLEMS and not wanted(param) then
+      if failed >= MOST_PROBLEMS and (failed >= MOST_KINDS or failed_kinds[diff.kind(param.name)]) and not wanted(param) then
          param.problem = "not decided: too many parameters before it have mistakes"
       elseif not try(context, param, resolve.decide, context, param) then
          note(param)
