@@ -384,6 +384,7 @@ class Engine(Generic[T]):
                 del self._handle.sources[name]
             return
         if before is not None and (before.address, before.nbytes, before.dtype) == (memory.address, memory.nbytes, memory.dtype):
+            self._handle.sources[name] = memory  # whose memory it is now: that of who had it may have been freed
             return
         if not memory.is_contiguous():
             raise ValueError(f"source {name!r} must be contiguous; its shape is {memory.shape}, its strides are {memory.strides}")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
+from .beside import begun
 from .phases import Answer, Control, refusal
 
 Message = MutableMapping[str, Any]
@@ -58,4 +59,4 @@ class Asgi:
                     more = message.get("more_body", False)
         except TimeoutError:
             return refusal(HTTPStatus.REQUEST_TIMEOUT, f"request: it was not there within {self.read_s:g} s")
-        return await asyncio.to_thread(self.control.answer, path, bytes(body))
+        return await asyncio.wrap_future(begun(self.control.answer, path, bytes(body)))  # the loop's own threads may be others'

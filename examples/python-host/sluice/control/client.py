@@ -5,15 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
+from .beside import begun
 from .server import is_loopback
 from .token import read_token
 
@@ -27,6 +28,17 @@ class ControlError(Exception):
         super().__init__(text)
         self.status = status
         self.body: Mapping[str, Any] = body or {}
+
+
+def parts_of(url: str) -> SplitResult | None:
+    """None for what no request can be sent to."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.hostname.encode("idna") and parts.port != 0
+    except ValueError:
+        return None
+    plain = re.fullmatch("[!-~]+", url) and not (parts.username or parts.query or parts.fragment)
+    return parts if good and plain else None
 
 
 class Client:
@@ -52,10 +64,10 @@ class Client:
     ) -> None:
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         for url in self._urls:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+            parts = parts_of(url)
+            if parts is None:
                 raise ValueError(f"a host's URL must be http:// or https:// with a host and perhaps a port and a path, not {url!r}")
-            if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname):
+            if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname or ""):
                 raise ValueError(f"{url} would carry the token in the clear: it must be https, or insecure set to True")
         if not self._urls:
             raise ValueError("a client needs the URL of one host at least")
@@ -95,8 +107,7 @@ class Client:
 
     def _all(self, method: str, operation: str, body: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         data = json.dumps(body, allow_nan=False).encode() if body is not None else None
-        with ThreadPoolExecutor(len(self._urls)) as pool:
-            asked = [pool.submit(self._ask, url, method, operation, data) for url in self._urls]
+        asked = [begun(self._ask, url, method, operation, data) for url in self._urls]
         errors = [error for error in (one.exception() for one in asked) if error is not None]
         if not errors:
             return [one.result() for one in asked]

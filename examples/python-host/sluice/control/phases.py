@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -135,6 +136,7 @@ class Control:
         self._call_s = call_s
         self._door = Door(token_file)
         self._turn = threading.Lock()
+        self._aborting = threading.Lock()
         self._under_way = ""
         self._seen = {"phase": target.phase, "version": target.version}
 
@@ -194,16 +196,21 @@ class Control:
         """Ends what is under way, or open, or failed, on every rank; the phase is new again."""
         if not self._under_way and self._target.phase in ("new", "ready"):
             return refusal(HTTPStatus.CONFLICT, f"abort: nothing is under way, the phase is {self._target.phase}", self._seen)
-        self._target.cancel()
-        if not self._turn.acquire(timeout=self._call_s):
-            text = f"abort: what was under way was told to end, and did not within {self._call_s:g} s"
-            return refusal(HTTPStatus.GATEWAY_TIMEOUT, text, self._seen)
+        if not self._aborting.acquire(blocking=False):
+            return refusal(HTTPStatus.CONFLICT, "abort: another abort is under way", self._seen)
         try:
-            self._under_way = "abort"
-            return self._call("abort", self._target.shutdown)
+            self._target.cancel()
+            if not self._turn.acquire(timeout=self._call_s):
+                text = f"abort: what was under way was told to end, and did not within {self._call_s:g} s"
+                return refusal(HTTPStatus.GATEWAY_TIMEOUT, text, self._seen)
+            try:
+                self._under_way = "abort"
+                return self._call("abort", self._target.shutdown)
+            finally:
+                self._under_way = ""
+                self._turn.release()
         finally:
-            self._under_way = ""
-            self._turn.release()
+            self._aborting.release()
 
     def _call(self, name: str, call: Callable[[], object]) -> Answer:
         late = threading.Event()
@@ -244,7 +251,7 @@ class Control:
 def fields_of(name: str, body: bytes) -> dict[str, Any]:
     """The fields of a request's body, in the order of its operation; an empty body is an empty object."""
     try:
-        given = json.loads(body or b"{}", parse_constant=_no_constant)
+        given = json.loads(body or b"{}", parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: the body is no JSON: {error}") from None
     wanted = OPERATIONS[name].fields
@@ -257,5 +264,10 @@ def fields_of(name: str, body: bytes) -> dict[str, Any]:
     return {key: given[key] for key in wanted}
 
 
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text[:40]} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)

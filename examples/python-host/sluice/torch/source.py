@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,16 +80,7 @@ class WeightSource:
     def register(self, engine: Engine) -> None:
         """Gives the engine this rank's shards, where they lie now. Before every update it costs little, and is needed where an
         optimizer or a wrapper may have given a parameter other memory."""
-        for name, tensor in self._tensors.items():
-            held = local(tensor)
-            try:
-                engine.register_source(name, held if held.numel() > 0 else None)
-            except (ValueError, SluiceError) as error:
-                if engine.state is State.UPDATING:  # the others wait in a batch of it
-                    engine.refuse_update(f"parameter {name}: {error}")
-                if isinstance(error, SluiceError):
-                    raise
-                raise ValueError(f"parameter {name}: {error}") from error
+        give(engine, self._tensors.items())
 
     def _say(self, name: str, tensor: torch.Tensor) -> Said:
         try:
@@ -152,6 +143,24 @@ class WeightSource:
             mesh, pins = placed[key]
             params.append(Param(name, said.dtype, said.shape, mesh, (*pins, *said.cut.shards)))
         return tuple(params)
+
+
+def give(engine: Engine, shards: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Registers shards. In an update the others, who wait in a batch of it, hear what is wrong with one, or with all."""
+    where = ""
+    try:
+        for name, tensor in shards:
+            where = f"parameter {name}: "
+            held = local(tensor)
+            engine.register_source(name, held if held.numel() > 0 else None)
+            where = ""
+    except Exception as error:
+        why = where + (str(error) if isinstance(error, (ValueError, SluiceError)) else f"{type(error).__name__}: {error}")
+        if engine.state is State.UPDATING:
+            engine.refuse_update(why)
+        if where and isinstance(error, ValueError):
+            raise ValueError(why) from error
+        raise
 
 
 def tensors_of(

@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -22,14 +22,16 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from ..control import Client
+from ..control.beside import begun
 from ..engine import SluiceError, Status
 from ..init_info import Mesh, Param, Shard, init_info
 from ..torch import Engine
 from ..torch import WeightSource as PlacedSource
 from ..torch.placements import Axis, grid_axes, place
-from ..torch.tensors import dtype_name, local
+from ..torch.source import give
+from ..torch.tensors import dtype_name
 from . import BACKEND
-from .updates import Updates, following
+from .updates import Updates, following, join
 
 
 GRACE_S = 3.0  # between the failure of a call to the workers and the end of what waits for them, and the other way round
@@ -82,7 +84,8 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
         self.engine = engine
         self._updates = Updates(engine)
         self._names: list[str] = []
-        self._caller = ThreadPoolExecutor(1, "sluice-told") if is_sender else None
+        self._held: list[str] | None = None  # of these, by this rank
+        self._turn = threading.Lock()
 
     @classmethod
     def trainer_init(
@@ -97,8 +100,11 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
         listener = init_info.listen_socket
         options: dict[str, Any] = dict(init_info.options)
         if listener is not None:
-            init_info.listen_socket, options["listen_fd"] = None, listener.detach()
+            options["listen_fd"] = listener.fileno()
         engine = Engine(init_info.rank, **options)
+        if listener is not None:  # the engine's from here on
+            init_info.listen_socket = None
+            listener.detach()
         made = cls(client=client, source=source, is_sender=init_info.is_sender, rank=init_info.rank, engine=engine)
         try:
             made._init(init_info)
@@ -112,47 +118,60 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
         self._names = [param.name for param in params]
         info = init_info(params, given.mesh, given.master_address, given.master_port)
         with self._telling(self.client.init_weight_transfer_engine, json.loads(info)):
-            try:
-                self._register()
-            finally:  # also where that failed: the other ranks hear it from init
-                self.engine.init(info)
+            join(self.engine, self._register, info)
 
     def send_weights(self, version: str | None = None) -> None:
         """One update, on every trainer rank. `version` is the same on all; without it the label is update-1, update-2, ... Shards
         are read when what the caller's current stream has queued is done."""
-        label = version or following(self.engine.version)
-        told = False
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError("send_weights is under way on another thread")
+        try:
+            self._send(version or following(self.engine.version))
+        finally:
+            self._turn.release()
+
+    def _send(self, label: str) -> None:
         self._updates.start()
         try:
             if self.is_sender:
                 self.client.start_weight_update()
             self._register()
             self._wait()
-            told = True
             with self._telling(self.client.update_weights, {"names": self._names, "version": label}):
                 self._updates.move(self._names)
             self._updates.name(label)
             with self._telling(self.client.finish_weight_update, label):
                 self._updates.finish()
         except BaseException:
-            self._updates.give_up()
-            if self.is_sender and not told:
-                with suppress(Exception):  # the workers' session ends only with a batch, and this one fails there
-                    self.client.update_weights({"names": []})
+            with suppress(SluiceError):
+                self._updates.give_up()
+            if self.is_sender:  # the workers' session ends with finish, or with a batch that fails, as this one does
+                wait([begun(self.client.update_weights, {"names": []})], GRACE_S)
             raise
 
     def shutdown(self) -> None:
         self.engine.close()
-        if self._caller is not None:
-            self._caller.shutdown(wait=False)
 
     def _register(self) -> None:
         if isinstance(self.source, PlacedSource):
             self.source.register(self.engine)
             return
-        for name, tensor in self.source.iter_local():  # type: ignore[union-attr]
-            held = local(tensor)
-            self.engine.register_source(name, held if held.numel() > 0 else None)
+        give(self.engine, self._shards(self.source))
+
+    def _shards(self, source: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each of this rank's parameters once: one that did not come would go with the values that it had the time before."""
+        mine = self._names if self._held is None else self._held
+        left = dict.fromkeys(mine)
+        for name, tensor in source.iter_local():
+            if name not in left:
+                wrong = "twice" if name in mine else "and this rank was to have none of it"
+                raise ValueError(f"parameter {name}: iter_local gave it {wrong}")
+            del left[name]
+            yield name, tensor
+        if self._held is None:
+            self._held = [name for name in self._names if name not in left]  # init refuses where one has not come
+        elif left:
+            raise ValueError(f"parameter {next(iter(left))}: iter_local gave it at init and does not give it now")
 
     def _wait(self) -> None:
         for device in self.engine.devices:
@@ -163,7 +182,7 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
     def _telling(self, call: Callable[..., None], *given: Any) -> Iterator[None]:
         """Rank 0 tells the workers beside what the block does with them. Where that fails, Sluice's own word of it, which names a
         rank, comes first; where none comes, since a worker never took part, the block is ended."""
-        if self._caller is None:
+        if not self.is_sender:
             yield
             return
         ended = threading.Event()
@@ -178,7 +197,7 @@ class SluiceTrainerWeightTransferEngine(TrainerWeightTransferEngine[SluiceTraine
                     self.engine.cancel()
                 raise
 
-        said: Future[None] = self._caller.submit(tell)
+        said = begun(tell)
         try:
             yield
         except SluiceError as error:

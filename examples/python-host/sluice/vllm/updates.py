@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -14,6 +15,17 @@ def following(version: str) -> str:
     """The label of an update that nobody named, the same on every rank: all know the same version."""
     found = re.fullmatch(r"update-(\d{1,18})", version)
     return f"update-{int(found[1]) + 1 if found else 1}"
+
+
+def join(engine: Engine[torch.Tensor], register: Callable[[], None], init_info: str) -> None:
+    """Init, also where this rank cannot register what it has: the others wait for it, and hear that it lacks something."""
+    try:
+        register()
+    except BaseException:
+        with suppress(SluiceError):
+            engine.init(init_info)
+        raise
+    engine.init(init_info)
 
 
 class Updates:

@@ -24,7 +24,7 @@ from ..torch import Engine
 from ..torch.live import live_tensors
 from ..torch.tensors import memory_of
 from . import BACKEND
-from .updates import Updates
+from .updates import Updates, join
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -109,12 +109,14 @@ class SluiceWeightTransferEngine(WeightTransferEngine[SluiceInitInfo, SluiceUpda
         if self._engine is None or self._engine.rank != rank:
             self._close()
             self._engine = self._new_engine(rank)
-        try:
-            self._register(self._engine)
+        engine = self._engine
+
+        def register() -> None:
+            self._register(engine)
             if (path := sluice_config(self.vllm_config).get("attach")) is not None:
-                self._engine.allow_attach(path.replace("{rank}", str(rank)))
-        finally:  # also where that failed: the other ranks hear it from init
-            self._engine.init(init_info.json())
+                engine.allow_attach(path.replace("{rank}", str(rank)))
+
+        join(engine, register, init_info.json())
         self._updates = Updates(self._engine)
 
     def _new_engine(self, rank: int) -> Engine:

@@ -183,6 +183,7 @@ BAD = [
     (post("finish", b"[]"), 400, "finish: the body must be a JSON object with the key version alone"),
     (post("start", b'{"a": 1}'), 400, "start: the body must be a JSON object without keys"),
     (post("init", b'{"init_info": []}'), 400, "init: init_info must be an object"),
+    (post("init", b'{"init_info": {"a": 1e999}}'), 400, "init: the body is no JSON: 1e999 is no number"),
     (post("init", b"\xff\xfe"), 400, None),
     (post("init", b'{"init_info": ' + b"[" * 60000), 400, None),
     (post("update", b'{"names"', length=99), 400, "body: it ends after 8 of 99 bytes"),
@@ -284,6 +285,21 @@ def test_one_operation_at_a_time_and_abort_beside_it(host: Host, server: Server,
     assert [str(error) for error in said] == [f"{server.url}: update: RuntimeError: update was cancelled"]
     assert said[0].status == 500 and client.phases() == ["new"]
     assert host.calls[-2:] == [("update", ["w"]), ("shutdown",)]
+
+
+def test_of_two_aborts_that_would_wait_one_is_refused(host: Host, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread, _ = held(host, client, "update")
+    told = threading.Event()
+    monkeypatch.setattr(host, "cancel", told.set)  # and the update goes on
+    waiting = threading.Thread(target=client.abort)
+    waiting.start()
+    assert told.wait(30)
+    with pytest.raises(ControlError, match=": abort: another abort is under way$"):
+        client.abort()
+    host.let_go.set()
+    thread.join(30)
+    waiting.join(30)
+    assert client.phases() == ["new"]
 
 
 def test_a_client_that_is_killed_leaves_a_phase_that_the_next_one_finds(host: Host, server: Server, client: Client) -> None:
@@ -394,7 +410,8 @@ def test_off_the_loopback_interface_tls_is_wanted(host: Host, token_file: Path) 
     clear = "^http://serve-0:80 would carry the token in the clear: it must be https, or insecure set to True$"
     with pytest.raises(ValueError, match=clear):
         Client("http://serve-0:80", token_file)
-    for url in ("serve-0", "ftp://x", "http://me:secret@localhost", "http://localhost?token=1"):
+    beyond = ("http://h:99999", "http://a..b", "http://localhost/é")
+    for url in ("serve-0", "ftp://x", "http://me:secret@localhost", "http://localhost?token=1", *beyond):
         with pytest.raises(ValueError, match="^a host's URL must be"):
             Client(url, token_file)
 
@@ -451,3 +468,31 @@ def test_an_asgi_host_mounts_it(host: Host, token_file: Path) -> None:
     assert ask(application, "POST", "/start", b"x" * 60, b"x" * 60) == (413, {"error": "body: it must have at most 100 bytes"})
     assert ask(application, "POST", "/start") == (0, None)
     assert host.calls == [("init", {"a": 1})]
+
+
+def test_a_loop_that_ends_leaves_an_operation_to_itself(host: Host, token_file: Path) -> None:
+    application = Asgi(Control(host, token_file))
+    host.phase, host.holds = "updating", "update"
+
+    async def gone() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/update", "headers": [(b"authorization", f"Bearer {TOKEN}".encode())]}
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b'{"names": ["w"]}'}
+
+        async def send(_: Any) -> None:
+            raise AssertionError("nobody is there")
+
+        task = asyncio.create_task(application(scope, receive, send))
+        while not host.reached.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(gone())
+    assert host.calls == [("update", ["w"])] and not host.let_go.is_set()
+    assert ask(application, "POST", "/finish", b'{"version": "v"}')[1]["error"] == "finish: update is under way"
+    host.let_go.set()
+    while ask(application, "POST", "/finish", b'{"version": "v"}')[0] != 200:
+        time.sleep(0.01)

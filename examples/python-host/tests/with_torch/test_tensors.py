@@ -198,6 +198,18 @@ def test_a_source_whose_storage_was_freed_is_not_read() -> None:
     assert served.tolist() == [3] * 64
 
 
+def test_a_source_may_lie_where_one_lay_that_was_freed() -> None:
+    buffer, served = bytearray(256), torch.zeros(64)
+    with World(Torch) as both:
+        both.announce(w=torch.frombuffer(buffer, dtype=torch.float32))
+        both.worker.register_live("w", served, {"loader": "replicated"})  # type: ignore[arg-type]
+        both.init()
+        both.trainer._handle.sources["w"].owner.set_()  # its memory is the next one's
+        both.trainer.register_source("w", torch.frombuffer(buffer, dtype=torch.float32).fill_(3))  # type: ignore[arg-type]
+        assert both.update() == ["step-1", "step-1"]
+    assert served.tolist() == [3] * 64
+
+
 def test_a_source_that_is_not_contiguous_names_its_parameter() -> None:
     said = "^rank 0: parameter w: it must be contiguous; its shape is \\(6, 4\\), its strides are \\(1, 6\\)$"
     with pytest.raises(ValueError, match=said):

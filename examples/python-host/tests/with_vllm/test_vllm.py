@@ -355,6 +355,54 @@ def test_a_call_that_never_reaches_the_workers_ends_the_trainers_wait(calls: lis
     trainer.shutdown()
 
 
+def test_a_source_gives_each_shard_once_in_every_update(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.ones(2, 2)
+    wrongs: dict[str, list[tuple[str, torch.Tensor]]] = {
+        "lower: iter_local gave it at init and does not give it now": [("upper", weight)],
+        "upper: iter_local gave it twice": [("upper", weight), ("lower", weight), ("upper", weight)],
+        "middle: iter_local gave it and this rank was to have none of it": [("middle", weight)],
+    }
+    for wrong, given in wrongs.items():
+        pair = Pair(Loads(), Halves())
+        trainer = pair.trainer()
+        trainer.send_weights("step-1")
+        monkeypatch.setattr(trainer.source, "iter_local", lambda given=given: iter(given))
+        with pytest.raises(SluiceError, match=f"^update: parameter {wrong}$"):
+            trainer.send_weights("step-2")
+        assert trainer.engine.version == "step-1" and not pair.worker.active
+        trainer.shutdown()
+
+
+def test_what_cannot_begin_says_why_and_takes_nothing(calls: list[Any]) -> None:
+    trained = Halves()
+    trained.upper = torch.nn.Parameter(torch.ones(4, 2).t()[:, :2])
+    pair = Pair(Loads(), trained)
+    with pytest.raises(ValueError, match="^parameter upper: source 'upper' must be contiguous"):
+        pair.trainer()
+    assert len(pair.client.told) == 1 and WorkerTarget(pair.worker).phase == "new"  # which heard of it
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place: Any = {"master_address": "", "master_port": 1, "world_size": 2, "listen_socket": listener}
+        info = SluiceTrainerInitInfo(rank=0, options={"road": "\0"}, **place)
+        with pytest.raises(ValueError, match="zero byte"):
+            SluiceTrainerWeightTransferEngine.trainer_init(info, client=pair.client, source=ModuleSource(trained))
+        assert info.listen_socket is listener and listener.fileno() >= 0
+
+
+def test_an_end_that_is_refused_ends_the_workers_session(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(Loads(), Halves())
+    trainer = pair.trainer()
+    with pytest.raises(SluiceError, match="^finish: version must be a label of 1 to 255 bytes"):
+        trainer.send_weights("v" * 256)
+    assert not pair.worker.active and trainer.engine.state is State.FAILED
+    trainer.shutdown()
+    pair.worker.shutdown_weight_transfer_engine()
+    trainer = pair.trainer()
+    monkeypatch.setattr(pair.client, "start_weight_update", trainer.send_weights)
+    with pytest.raises(RuntimeError, match="^send_weights is under way on another thread$"):
+        trainer.send_weights()
+    trainer.shutdown()
+
+
 def test_a_trainer_that_fails_before_its_first_batch_leaves_no_session_open(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(Loads(), Halves())
     trainer = pair.trainer()
