@@ -25,8 +25,8 @@
  * sluice_copy_version and sluice_cancel are exempt.
  *
  * Ordering. create, then registrations in any order, then init; updates one after the other; shutdown, and init again or
- * destroy. init, reload_rules, start_update, update, finish_update and abort_update are made by every rank, in the same order: a
- * rank that makes another one is told so. When update returns on a worker, its live tensors hold the new values for any
+ * destroy. init, reload_rules, start_update, update and finish_update are made by every rank, in the same order: a rank that makes
+ * another one is told so. When update returns on a worker, its live tensors hold the new values for any
  * thread that the host's own synchronisation orders after the call; while it runs, they may hold parts of both. So a host
  * that serves meanwhile keeps what computes away from live tensors from start_update to finish_update, or gives Sluice a second
  * set of tensors and swaps.
@@ -503,7 +503,8 @@ SLUICE_API sluice_status sluice_forget_recording(sluice_engine *engine, sluice_r
 SLUICE_API sluice_status sluice_finish_update(sluice_engine *engine, const char *version, sluice_error *error);
 
 /*
- * Gives an open update up, on every rank: each one's current or next call of it ends with CANCELLED and the state FAILED.
+ * Gives an open update up for all ranks; that one of them calls it is enough. It is OK, and this engine FAILED; each other
+ * rank's current or next call ends with CANCELLED, or as an abort_update of its own with OK, and that one is FAILED, too.
  * From the thread that calls the engine; from another one: sluice_cancel. Errors: STATE unless UPDATING.
  */
 SLUICE_API sluice_status sluice_abort_update(sluice_engine *engine, sluice_error *error);

@@ -296,8 +296,9 @@ function words.environment(host, meshes, live)
    local function required(key)
       local value = values[key]
       if value == nil then
-         raise("the host's description must say '%s'%s", tostring(key), next(values) == nil and ", and says nothing: sluice_describe_host gives one, or --host on the command line"
-            or nearest.hint(tostring(key), nearest.keys(values)))
+         raise("the host's description must say '%s'%s", tostring(key), next(values) ~= nil
+            and nearest.hint(tostring(key), nearest.keys(values))
+            or ", and says nothing: sluice_describe_host gives one, or --host on the command line")
       end
       return value
    end

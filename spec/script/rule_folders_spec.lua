@@ -78,7 +78,8 @@ describe("a rule file that is asked for by name", function()
       rules(folder .. "/b/mine.lua")
       assert.equal("DIR/b/mine.lua:2", find("mine"))
       resolving.write('return { extends = "mine" }\n', rules(folder .. "/b/mine.lua"))
-      assert.match('^destination: DIR/b/mine.lua:1: extends %(mine%) must be a path, with a . or a / in it, or a family that ships with Sluice: .*; ' ..
+      assert.match('^destination: DIR/b/mine.lua:1: extends %(mine%) must be a path, with a . or a / in it, or a family that ships ' ..
+         'with Sluice: .*; ' ..
          'SLUICE_RULES_PATH has no mine.lua either$', find("mine"))
    end)
 
