@@ -79,8 +79,17 @@ local function join_negative(argv)
    return list
 end
 
+local function contains(list, word)
+   for _, other in ipairs(list) do
+      if other == word then
+         return true
+      end
+   end
+   return false
+end
+
 local function report(fault, args)
-   if type(args) == "table" and args.json then
+   if args and args.json then
       local json = require "sluice.cli.json"
       io.stdout:write(json.encode({ verified = false, error = fault.text, exit = fault.exit }), "\n")
    end
@@ -112,7 +121,8 @@ function cli.main(native, argv)
    local good, args = parser:pparse(join_negative(argv))
    if not good then
       local command = find(list, argv[1])
-      return report({ exit = 2, text = ("%s\nTry: sluice %s--help"):format(args, command and command.name .. " " or "") })
+      return report({ exit = 2, text = ("%s\nTry: sluice %s--help"):format(args, command and command.name .. " " or "") },
+         { json = contains(argv, "--json") })
    end
    local code, problem = fault.catch(find(list, args.command).run, args)
    if problem then

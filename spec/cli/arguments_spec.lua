@@ -37,6 +37,17 @@ describe("sluice", function()
       end)
    end
 
+   it("answers wrong usage as JSON, too, where that is asked for", function()
+      for _, case in ipairs({ { "unknown option '--nonsense'", "plan", "--nonsense", "--json" },
+                              { "--node: '0' is no whole number above 0", "simulate", "--json", "x", "--node", "0" } }) do
+         local text = case[1] .. "\nTry: sluice " .. case[2] .. " --help"
+         local result = program.run({ unpack(case, 2) })
+         assert.same({ error = text, exit = 2, verified = false }, program.json(result))
+         assert.equal("sluice: " .. text .. "\n", result.err)
+         assert.equal(2, result.code)
+      end
+   end)
+
    it("tells its version", function()
       local result = program.run({ "version" })
       assert.equal(0, result.code)

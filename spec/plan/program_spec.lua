@@ -48,6 +48,15 @@ describe("a worker's copies", function()
          build.segment(program, 0).copies)
    end)
 
+   it("of a single number go into a single number, whatever dims either has", function()
+      for _, shapes in ipairs({{{1}, {}}, {{}, {1}}, {{1, 1}, {1}}, {{1}, {1, 1, 1}}}) do
+         local plan = plan_of({1}, {1}):add {name = "s", shape = shapes[1], dtype = "float32"}
+         plan:direct("s", {live = "s"})
+         local program = plan:compile(1, build.live_set {{name = "s", shape = shapes[2], dtype = "float32"}})
+         assert.same({{peer = 0, buffer = 0, source = 0, destination = 0, run = 4, bytes = 4, dims = {}}}, build.segment(program, 0).copies)
+      end
+   end)
+
    it("de-interleave stepped strips", function()
       -- Gate and up interleaved along the last dim.
       local plan = plan_of({1}, {1}):add {name = "w", shape = {2, 6}, dtype = "int8"}

@@ -68,6 +68,30 @@ static void widen(slc_view *view, slc_landing *landing)
     landing->box.ndim = ++landing->ndim;
 }
 
+/* A single number lands in a single number, whatever dims either has: a scale may be [1] for the trainer and [] where it is live. */
+static bool is_single(const slc_view *view, const slc_live *tensor, const slc_landing *landing)
+{
+    bool single = view->ndim != tensor->ndim && view->ndim == landing->ndim;
+    for (int d = 0; d < tensor->ndim; d++)
+        single = single && tensor->shape[d] == 1;
+    for (int d = 0; d < view->ndim; d++) {
+        slc_range range = view->range[d];
+        single = single && !range.select && range.start == 0 && range.step == 1 && range.count < 0;
+    }
+    return single;
+}
+
+static void land_single(const slc_live *tensor, slc_landing *landing)
+{
+    landing->window = (slc_window){ .ndim = landing->ndim };
+    for (int d = 0; d < landing->ndim; d++) {
+        landing->window.extent[d] = 1;
+        landing->window.stride[d] = tensor->dtype->bytes;
+    }
+    for (int d = 0; d < tensor->ndim; d++)
+        slc_range_resolve(SLC_RANGE_ALL, 1, &landing->range[d]);
+}
+
 sluice_status slc_target_land(const slc_param *param, const slc_target *target, const slc_live_set *live, int32_t rank,
                               slc_landing *landing, sluice_error *error)
 {
@@ -108,12 +132,15 @@ sluice_status slc_target_land(const slc_param *param, const slc_target *target, 
     slc_view view = target->view;
     for (int d = view.ndim; landing->clears && d < tensor->ndim; d++)
         widen(&view, landing);
+    bool single = !blocks && !landing->clears && is_single(&view, tensor, landing);
+    if (single)
+        land_single(tensor, landing);
     /* The text of a place costs more than all the rest: it is made only when it is needed. */
-    if (slc_view_window(&view, tensor, landing->ndim, "", &landing->window, NULL) != SLUICE_OK) {
+    else if (slc_view_window(&view, tensor, landing->ndim, "", &landing->window, NULL) != SLUICE_OK) {
         slc_place_text(param, param->where, place);
         return slc_view_window(&view, tensor, landing->ndim, place, &landing->window, error);
     }
-    for (int d = 0; d < tensor->ndim; d++)
+    for (int d = 0; d < tensor->ndim && !single; d++)
         slc_range_resolve(view.range[d], tensor->shape[d], &landing->range[d]);
     landing->live = (size_t)(tensor - live->item);
     landing->item = tensor->dtype->bytes;

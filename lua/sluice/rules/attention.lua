@@ -23,6 +23,9 @@ return {
          into = "model.layers.{l}.self_attn.qkv_proj.{w}", at = span(0, q + kv, kv), layout = kv_column },
       rule "model.layers.{l}.self_attn.o_proj.weight" { layout = row },
       rule "model.layers.{l}.self_attn.o_proj.bias" { layout = replicate },
-      rule "model.layers.{l}.self_attn.{p=k|v}_proj.{s=k|v}_scale" { into = "model.layers.{l}.self_attn.attn.{s}_scale" },
+      -- What scales a KV cache stands beside the projections, or where the host has it.
+      rule "model.layers.{l}.self_attn.{p=k|v|qkv}_proj.{s=k|v}_scale" { into = "model.layers.{l}.self_attn.attn.{s}_scale" },
+      rule "model.layers.{l}.self_attn.{s=k|v}_scale" { into = "model.layers.{l}.self_attn.attn.{s}_scale" },
+      rule "model.layers.{l}.self_attn.attn.{s=k|v}_scale" {},
    },
 }
