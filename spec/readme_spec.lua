@@ -75,9 +75,9 @@ describe("README.md", function()
    end)
 
    it("shows a picture that its command draws", function()
-      local line = text():match("\n<!%-%- picture %-%->\n```\nbuild/sluice ([^\n]*)\n```")
+      local command = text():match("\n<!%-%- picture %-%->\n```\nbuild/sluice (.-)\n```"):gsub("\\\n", "")
       local arguments = {}
-      for word in line:gmatch("%S+") do
+      for word in command:gmatch("%S+") do
          arguments[#arguments + 1] = (word:gsub("'", "")) -- a shell's quotes
       end
       local shown, drawn = arguments[#arguments], program.file("", ".svg")

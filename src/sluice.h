@@ -369,7 +369,8 @@ SLUICE_API sluice_status sluice_init(sluice_engine *engine, const char *init_inf
 /*
  * The plan as JSON: counts and bytes by mode, coverage, unwritten live tensors, aliases, staging peak, roads, on a trainer
  * with GPUs sent_by (the bytes that it sends by copy_engines and by a kernel), and with `full` every parameter's
- * destination and reason. *json is released with sluice_free. Errors: STATE before init and after shutdown.
+ * destination and reason: lua/PLAN.md has the keys. *json is released with sluice_free. Errors: STATE before init and after
+ * shutdown.
  */
 SLUICE_API sluice_status sluice_plan_json(const sluice_engine *engine, bool full, char **json, sluice_error *error);
 

@@ -94,9 +94,10 @@ local function scene_of(parts)
    return scene
 end
 
-local function caption(parts, scene)
+local function caption(parts, scene, in_text)
    local items = { ("%s %s, %s."):format(parts.dtype, units.shape(parts.shape), units.bytes(parts.bytes)) }
-   items[#items + 1] = "A colour is a trainer shard; a frame on the right what one worker (and its replicas) wants."
+   items[#items + 1] = in_text and "A letter is a trainer shard; on the right stands what the workers want of it."
+      or "A colour is a trainer shard; a frame on the right what one worker (and its replicas) wants."
    if #parts.targets == 0 then
       items[#items + 1] = ("It does not move (%s)."):format(parts.mode)
    elseif #parts.targets > TARGETS then
@@ -253,7 +254,7 @@ end
 --- The same in characters: a letter a trainer shard, on the left as the trainers hold it, on the right as workers want it.
 function parameter.text(parts, columns, colour)
    local scene = scene_of(parts)
-   local lines, wide = { parts.name, caption(parts, scene) }, math.max(8, math.min(64, math.floor((columns - 6) / 2)))
+   local lines, wide = { parts.name, caption(parts, scene, true) }, math.max(8, math.min(64, math.floor((columns - 6) / 2)))
    local rows = #scene.dims == 2 and 16 or 1
    local front, numbers = fronts(scene.sources, scene.dims)
    local left = letters(raster(front, parts, scene.dims, rows, wide, function(i)
