@@ -24,7 +24,7 @@ function audit.open(view, _, rules)
    local context = resolve.open(view, rules)
    local state = explain.open(view, context, {})
    local failed, problem = attempt.resolve(context, state.params, nobody)
-   local kept = { params = state.params, number_of = state.number_of, uncovered = {} }
+   local kept = { params = state.params, number_of = state.number_of }
    if failed == 0 then
       problem, kept.uncovered = view.check()
       problem = problem and (problem:gsub("^destination: ", ""))

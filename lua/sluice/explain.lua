@@ -223,7 +223,8 @@ function explain.why_full(state)
    return groups
 end
 
---- Live tensors of this worker with bytes that nothing writes in place: { name =, bytes = } each.
+--- Live tensors of this worker with bytes that nothing writes in place: { name =, bytes = } each; nil where the plan is refused
+-- before that is known.
 function explain.uncovered(state)
    return state.uncovered
 end
@@ -311,6 +312,7 @@ function explain.rules(view, question, rules)
    local failed, problem = attempt.resolve(context, state.params, function(param)
       return param.name == question.name
    end)
+   state.uncovered = nil
    if failed == 0 then
       problem, state.uncovered = view.check()
    end

@@ -66,6 +66,23 @@ describe("sluice explain", function()
       assert.equal(0, result.code)
    end)
 
+   it("does not say what is unwritten of a plan that is refused before that is known", function()
+      for _, rules in ipairs({ 'rule "w" { at = span(0, 0, 3) }', 'rule "v" {}' }) do
+         local function list(name)
+            return program.file(cjson.encode({ { name = name, dtype = "float32", shape = { 4 } } }), ".json")
+         end
+         local lists = { "--checkpoint", list("w"), "--live", list("w"), "--mesh", "tp=1",
+                         "--rules", program.file("return { rules = { " .. rules .. " } }", ".lua") }
+         local result = program.run({ "explain", unpack(lists) })
+         assert.equal("no parameter is full\nwhat nothing writes in place is not known of a plan that is refused\n\nthis plan is refused: ",
+            result.out:match("^.-this plan is refused: "))
+         assert.is_nil(program.json(program.run({ "explain", "--json", unpack(lists) })).uncovered)
+         result = program.run({ "repl", "-e", "uncovered()", unpack(lists) })
+         assert.equal(1, result.code)
+         assert.truthy(result.err:find("^uncovered: not known before every rule is right: /tmp/[^\n]*\n$"), result.err)
+      end
+   end)
+
    it("ends with 2 and near names for a name that nobody has", function()
       local result = explain({ "model.norm.wight" }, { rules = "llama" })
       assert.equal(2, result.code)

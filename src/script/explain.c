@@ -187,7 +187,8 @@ static void push_uncovered(lua_State *L, const slc_resolver *r, const slc_covera
     }
 }
 
-/* check() of a plan whose destinations are all set -> what a worker's init would refuse or nil, { { name, bytes }, ... } unwritten */
+/* check() of a plan whose destinations are all set -> what a worker's init would refuse or nil, { { name, bytes }, ... } unwritten,
+   nil where it is refused before that is known */
 static int check_plan(lua_State *L)
 {
     const slc_explainer *e = slc_explainer_of(L);
@@ -198,7 +199,8 @@ static int check_plan(lua_State *L)
     if (status == SLUICE_OK)
         status =
             slc_coverage_check(r->plan, r->live, e->question->rank, r->resolution->whole_modules, r->arena, &coverage, &error);
-    if (status == SLUICE_OK)
+    bool covered = status == SLUICE_OK;
+    if (covered)
         status = slc_resolution_check(r->resolution, &coverage, r->live, &error);
     if (status == SLUICE_NO_MEMORY)
         slc_lua_raise(L, &error);
@@ -206,7 +208,10 @@ static int check_plan(lua_State *L)
         lua_pushnil(L);
     else
         lua_pushstring(L, error.text);
-    push_uncovered(L, r, &coverage);
+    if (covered)
+        push_uncovered(L, r, &coverage);
+    else
+        lua_pushnil(L);
     return 2;
 }
 

@@ -316,8 +316,12 @@ local function summary_lines(answer)
    add(lines, rows[1] and "full, and why:" or "no parameter is full")
    add_all(lines, units.columns(rows, "   "))
    rows = {}
-   for i, live in ipairs(answer.uncovered) do
+   for i, live in ipairs(answer.uncovered or {}) do
       rows[i] = { live.name, units.bytes(live.bytes) }
+   end
+   if not answer.uncovered then
+      add(lines, "what nothing writes in place is not known of a plan that is refused")
+      return lines
    end
    add(lines, rows[1] and ("live tensors of worker rank %d with bytes that nothing writes in place:"):format(answer.rank)
       or ("every byte of worker rank %d is written in place"):format(answer.rank))

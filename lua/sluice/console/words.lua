@@ -219,9 +219,12 @@ end
 
 function word.uncovered(session)
    local plan = session:need()
-   local note = plan.failed > 0 and "not known before every rule is right: " .. plan.problem or nil
-   return show.as(plan:explain("").uncovered, function(list)
-      return note or list[1] and show.table(list, { "name", "bytes" })
+   local uncovered = plan:explain("").uncovered
+   if not uncovered then
+      fault.wrong("uncovered: not known before every rule is right: %s", plan.problem)
+   end
+   return show.as(uncovered, function(list)
+      return list[1] and show.table(list, { "name", "bytes" })
          or ("every byte of worker rank %d is written in place"):format(plan.rank)
    end)
 end
