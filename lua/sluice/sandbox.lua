@@ -238,12 +238,12 @@ function sandbox.call(place, budget, code, ...)
    local methods = getmetatable("")
    local normal = methods.__index
    methods.__index = METHODS
-   local outcome, result = core.guard(code, budget.instructions or BUDGET.instructions, budget.bytes or BUDGET.bytes, ...)
+   local outcome, result, where = core.guard(code, budget.instructions or BUDGET.instructions, budget.bytes or BUDGET.bytes, ...)
    methods.__index = normal
    if outcome == "ok" then
       return result
    elseif type(result) == "table" then
-      return nil, raised[result] or place .. ": it raised an error that is a table"
+      return nil, raised[result] or (where ~= "" and where or place .. ": ") .. "it raised an error that is a table"
    elseif result:find(":%d+: ") then
       return nil, result
    end
@@ -261,7 +261,7 @@ function sandbox.run(text, chunkname, extras, budget)
    if #text > LONGEST_TEXT then
       return nil, ("%s: the file (%d bytes) must be at most %d bytes"):format(name, #text, LONGEST_TEXT)
    elseif text:byte(1) == 27 then
-      return nil, name .. ": bytecode is not run, only Lua text"
+      return nil, name .. ":1: bytecode is not run, only Lua text"
    end
    text = text:gsub("^\239\187\191", "") -- what some editors put in front of UTF-8
    local chunk, problem = load(text, "@" .. name, "t", environment(extras))

@@ -204,6 +204,32 @@ describe("sluice check", function()
          .. "tensors\n"):format(checkpoint), run("plan", checkpoint, "--live", live).err)
    end)
 
+   it("refuses lists that say what nobody reads", function()
+      local mine = program.file('return { rules = { rule "w" {} } }', ".lua")
+      local checkpoint = program.file('[{"name":"w","dtype":"bfloat16","shape":[8]}]', ".json")
+      local cases = {
+         { '[{"name":"w","dtype":"bfloat16","shape":[8],"atributes":{}}]', "[0] of w: unknown key 'atributes' (did you mean attributes?)" },
+         { '[{"name":"w","dtype":"bfloat16","shape":[8],"attributes":[1]}]', "[0].attributes of w must be an object" },
+         { '{"w":{"dtype":"bfloat16","shape":[8]}}', "it must hold a JSON list of tensors, each with name, dtype and shape" },
+      }
+      for _, case in ipairs(cases) do
+         local live = program.file(case[1], ".json")
+         assert.equal(("sluice: live: %s: %s\n"):format(live, case[2]), run("check", mine, "--checkpoint", checkpoint, "--live", live).err)
+      end
+   end)
+
+   it("takes a safetensors file of any size", function()
+      local header = '{"w":{"dtype":"U8","shape":[300000000],"data_offsets":[0,300000000]}}'
+      local path = program.file(("%s\0\0\0\0\0\0\0%s"):format(string.char(#header), header), ".safetensors")
+      local file = assert(io.open(path, "r+b"))
+      file:seek("set", 8 + #header + 300000000 - 1) -- a hole
+      file:write("\0")
+      file:close()
+      local live = program.file('[{"name":"w","dtype":"uint8","shape":[300000000]}]', ".json")
+      local result = run("check", program.file('return { rules = { rule "w" {} } }', ".lua"), "--checkpoint", path, "--live", live)
+      assert.same({ "", 0 }, { result.err, result.code })
+   end)
+
    it("checks the worker whose live tensors a list has, which may be the one with the short shard", function()
       local mine = program.file('return { rules = { rule "w" { layout = shard("tp", 0, { chunk = 64 }) } } }', ".lua")
       local function list(rows)

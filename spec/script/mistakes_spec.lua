@@ -226,7 +226,7 @@ describe("a mistake is told with its place:", function()
       { "local t = {} while true do t[#t + 1] = {} end", "FILE:1: it used too much memory" },
       { "error('my own words')", "FILE:1: my own words" },
       { "local x = io.open('/etc/passwd')", "FILE:1: unknown name 'io'" },
-      { "\27LJ\2", "FILE: bytecode is not run, only Lua text" },
+      { "\27LJ\2", "FILE:1: bytecode is not run, only Lua text" },
    }
    for _, case in ipairs(files) do
       it(("%q"):format(case[1]), function()

@@ -37,19 +37,19 @@ describe("the sandbox (#5.3)", function()
    end)
 
    it("says that an error is no text", function()
-      assert.equal("error: file.lua: it raised an error that is a table", run("error({})"))
-      assert.equal("error: file.lua: it raised an error that is no text (nil)", run("error(nil)"))
-      assert.equal("error: file.lua: it raised an error that is no text (function)", run("error(error)"))
-      assert.equal("error: file.lua: it raised an error that is a table", run("error({text = 'x', status = 1})"))
+      assert.equal("error: file.lua:1: it raised an error that is a table", run("error({})"))
+      assert.equal("error: file.lua:1: it raised an error that is no text (nil)", run("error(nil)"))
+      assert.equal("error: file.lua:1: it raised an error that is no text (function)", run("error(error)"))
+      assert.equal("error: file.lua:1: it raised an error that is a table", run("error({text = 'x', status = 1})"))
    end)
 
    it("refuses bytecode", function()
-      assert.equal("error: file.lua: bytecode is not run, only Lua text", run("\27LJ\2"))
+      assert.equal("error: file.lua:1: bytecode is not run, only Lua text", run("\27LJ\2"))
       local text = state:evaluate([[
          local value, problem = require("sluice.sandbox").run(string.dump(function() return 1 end), "file.lua")
          return problem
       ]])
-      assert.equal("file.lua: bytecode is not run, only Lua text", text)
+      assert.equal("file.lua:1: bytecode is not run, only Lua text", text)
    end)
 
    it("refuses a file of more than a megabyte", function()

@@ -49,10 +49,16 @@ static size_t place_length(const char *message)
     return digit != NULL && digit < end && digit > message && digit[-1] == ':' ? (size_t)(end - message) + 2 : 0;
 }
 
-/* The message handler of rule code: an error that rose inside one of Sluice's own functions is told at the line that called it. */
+/*
+ * The message handler of rule code: an error that rose inside one of Sluice's own functions is told at the line that called it. Of
+ * one that is no text the place is kept.
+ */
 static int locate(lua_State *L)
 {
+    slc_script *script = slc_lua_script(L);
     const char *message = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : NULL;
+    if (message == NULL && !script->budget.over)
+        find_place(L, script->budget.where, sizeof script->budget.where);
     size_t place = message == NULL ? 0 : place_length(message);
     if (message == NULL || (place > 0 && !is_own(message)))
         return 1;
@@ -102,7 +108,8 @@ static void count_down(lua_State *L, lua_Debug *where)
 }
 
 /*
- * guard(function, instructions, bytes, ...) -> "ok", the first result | "error", text | "budget", text
+ * guard(function, instructions, bytes, ...) -> "ok", the first result | "error", text, or what else was raised and its place |
+ * "budget", text
  * Runs a function of a rule file: compiled traces skip hooks, so it is interpreted, with every function in it.
  */
 int slc_lua_guard(lua_State *L)
@@ -148,8 +155,9 @@ int slc_lua_guard(lua_State *L)
     if (lua_type(L, -2) == LUA_TSTRING || lua_istable(L, -2))
         lua_insert(L, -2);
     else
-        lua_pushfstring(L, "it raised an error that is no text (%s)", luaL_typename(L, -2));
-    return 2;
+        lua_pushfstring(L, "%sit raised an error that is no text (%s)", script->budget.where, luaL_typename(L, -2));
+    lua_pushstring(L, script->budget.where);
+    return 3;
 }
 
 /*

@@ -8,12 +8,15 @@ local native = require "sluice.native"
 local deployment = require "sluice.deployment"
 local fault = require "sluice.cli.fault"
 local mesh = require "sluice.models.mesh"
+local nearest = require "sluice.nearest"
 local world = require "sluice.cli.world"
 
 local source = {}
 
 local LONGEST = 256 * 1024 * 1024
 local LONGEST_HOST = 1024 * 1024
+local LONGEST_HEAD = 4096 -- what may stand before the first bracket of a list
+local TENSOR_KEYS = { name = true, dtype = true, shape = true, strides = true, attributes = true }
 local MOST_RANKS = 2 ^ 31 - 1
 
 local Source = {}
@@ -67,6 +70,11 @@ local function tensor_of(stage, path, i, item)
    if type(item) ~= "table" or type(item.name) ~= "string" or type(item.dtype) ~= "string" or type(item.shape) ~= "table" then
       fault.wrong("%s must have a name, a dtype and a shape", place)
    end
+   for key in pairs(item) do
+      if not TENSOR_KEYS[key] then
+         fault.wrong("%s of %s: unknown key '%s'%s", place, item.name, tostring(key), nearest.hint(tostring(key), nearest.keys(TENSOR_KEYS)))
+      end
+   end
    for key in pairs(item.shape) do
       local extent = type(key) == "number" and item.shape[key]
       if type(extent) ~= "number" or extent < 0 or extent % 1 ~= 0 then
@@ -74,7 +82,7 @@ local function tensor_of(stage, path, i, item)
       end
    end
    local attributes, text = item.attributes, nil
-   if attributes ~= nil and type(attributes) ~= "table" then
+   if attributes ~= nil and (type(attributes) ~= "table" or attributes[1] ~= nil) then
       fault.wrong("%s.attributes of %s must be an object", place, item.name)
    elseif attributes and next(attributes) then
       local good
@@ -94,10 +102,24 @@ local function tensors_of(stage, path, list)
    return tensors
 end
 
+-- The first bytes of a regular file, which may be a whole model's weights.
+local function head_of(stage, path)
+   local file, problem = io.open(path, "rb")
+   if not file then
+      fault.wrong("%s: %s", stage, problem)
+   end
+   local head = file:read(LONGEST_HEAD) or ""
+   file:close()
+   return head
+end
+
 --- The tensors of a JSON list, or of a safetensors file, index or folder.
 function source.tensors(stage, path)
-   if native.kind(path) == "file" and fault.read_file(stage, path, LONGEST):find("^%s*%[") then
+   local head = native.kind(path) == "file" and head_of(stage, path) or ""
+   if head:find("^%s*%[") then
       return tensors_of(stage, path, (decode(stage, path, LONGEST)))
+   elseif head:find("^%s*{") and not head:sub(1, 8):find("%z") and not path:find("%.index%.json$") then
+      fault.wrong("%s: %s: it must hold a JSON list of tensors, each with name, dtype and shape", stage, path)
    end
    return fault.check(native.checkpoint(path))
 end
