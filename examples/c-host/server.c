@@ -29,8 +29,9 @@ typedef struct options {
     int port, tp;
 } options;
 
-static const char USAGE[] = "usage: embed-server MODEL [--weights FILE] [--label TEXT] [--address A] [--port N] [--token-file FILE] "
-                            "[--tp N]";
+static const char USAGE[] =
+    "usage: embed-server MODEL [--weights FILE] [--label TEXT] [--address A] [--port N] [--token-file FILE] [--tp N]\n"
+    "Example: embed-server build/minilm --label base --port 8080 --token-file token";
 
 static int read_number(const char *text, int most)
 {
@@ -45,7 +46,7 @@ static options read_options(int argc, char **argv)
 {
     static const struct option LONG[] = { { "weights", 1, NULL, 'w' }, { "label", 1, NULL, 'l' },      { "address", 1, NULL, 'a' },
                                           { "port", 1, NULL, 'p' },    { "token-file", 1, NULL, 'f' }, { "tp", 1, NULL, 't' },
-                                          { NULL, 0, NULL, 0 } };
+                                          { "help", 0, NULL, 'h' },    { NULL, 0, NULL, 0 } };
     options o = { .label = "start", .address = "127.0.0.1", .port = 0, .tp = 2 };
     for (int c; (c = getopt_long(argc, argv, "", LONG, NULL)) != -1;) {
         if (c == 'w')
@@ -60,6 +61,8 @@ static options read_options(int argc, char **argv)
             o.port = read_number(optarg, 65535);
         else if (c == 't')
             o.tp = read_number(optarg, MOST_RANKS);
+        else if (c == 'h' && puts(USAGE) >= 0)
+            exit(0);
         else
             die("%s", USAGE);
     }

@@ -255,11 +255,15 @@ static int read_number(const char *text, int least, int most)
     return (int)value;
 }
 
+static const char USAGE[] =
+    "usage: embed-trainer --server PORT [--token-file FILE] [--trainers N] [--workers N] [--every SECONDS] [--updates N] LABEL=FILE ...\n"
+    "Example: embed-trainer --server 8080 --token-file token --updates 3 step=build/minilm/model.safetensors";
+
 static void read_options(int argc, char **argv, options *o)
 {
     static const struct option LONG[] = { { "server", 1, NULL, 's' },  { "trainers", 1, NULL, 't' }, { "every", 1, NULL, 'e' },
                                           { "updates", 1, NULL, 'u' }, { "workers", 1, NULL, 'w' },  { "token-file", 1, NULL, 'f' },
-                                          { NULL, 0, NULL, 0 } };
+                                          { "help", 0, NULL, 'h' },    { NULL, 0, NULL, 0 } };
     *o = (options){ .trainers = 2, .updates = 2, .workers = WORKERS, .every = 5 };
     for (int c; (c = getopt_long(argc, argv, "", LONG, NULL)) != -1;) {
         if (c == 's')
@@ -274,8 +278,10 @@ static void read_options(int argc, char **argv, options *o)
             token_read(optarg, &o->token);
         else if (c == 'w')
             o->workers = read_number(optarg, 1, 64);
+        else if (c == 'h' && puts(USAGE) >= 0)
+            exit(0);
         else
-            exit(2);
+            die("%s", USAGE);
     }
     for (; optind < argc && o->nfiles < MOST_FILES; optind++, o->nfiles++) {
         char *equals = strchr(argv[optind], '=');
@@ -286,8 +292,7 @@ static void read_options(int argc, char **argv, options *o)
         o->file[o->nfiles] = checkpoint_open(equals + 1);
     }
     if (o->server == 0 || o->nfiles == 0)
-        die("usage: embed-trainer --server PORT [--token-file FILE] [--trainers N] [--workers N] [--every SECONDS] [--updates N] "
-            "LABEL=FILE ...");
+        die("%s", USAGE);
     for (size_t i = 1; i < o->nfiles; i++)
         if (o->file[i].count != o->file[0].count || o->file[i].size != o->file[0].size)
             die("%s has other tensors than %s", o->label[i], o->label[0]);
