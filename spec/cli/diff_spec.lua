@@ -230,6 +230,20 @@ describe("sluice check", function()
       assert.same({ "", 0 }, { result.err, result.code })
    end)
 
+   it("takes a safetensors file whose header is as long as begins with a bracket, and says which list is missing", function()
+      local mine = program.file('return { rules = { rule "w" {} } }', ".lua")
+      local header = '{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+      for _, length in ipairs({ 0x5b, 0x5b20, 0x7b }) do
+         local list = program.file(string.char(length % 256, math.floor(length / 256), 0, 0, 0, 0, 0, 0) .. header
+            .. (" "):rep(length - #header) .. ("x"):rep(8), ".safetensors")
+         local result = run("check", mine, "--checkpoint", list, "--live", list, "--mesh", "tp=1")
+         assert.equal("", result.err)
+         assert.truthy(result.out:find(": 1 direct (8 B), ", 1, true), result.out)
+         assert.equal("sluice: live: /nowhere cannot be opened: No such file or directory\n",
+            run("check", mine, "--checkpoint", list, "--live", "/nowhere", "--mesh", "tp=1").err)
+      end
+   end)
+
    it("checks the worker whose live tensors a list has, which may be the one with the short shard", function()
       local mine = program.file('return { rules = { rule "w" { layout = shard("tp", 0, { chunk = 64 }) } } }', ".lua")
       local function list(rows)

@@ -116,12 +116,14 @@ end
 --- The tensors of a JSON list, or of a safetensors file, index or folder.
 function source.tensors(stage, path)
    local head = native.kind(path) == "file" and head_of(stage, path) or ""
-   if head:find("^%s*%[") then
+   local is_text = not head:sub(1, 8):find("%z") -- a safetensors file begins with 8 bytes of a length, whose last are zeros
+   if is_text and head:find("^%s*%[") then
       return tensors_of(stage, path, (decode(stage, path, LONGEST)))
-   elseif head:find("^%s*{") and not head:sub(1, 8):find("%z") and not path:find("%.index%.json$") then
+   elseif is_text and head:find("^%s*{") and not path:find("%.index%.json$") then
       fault.wrong("%s: %s: it must hold a JSON list of tensors, each with name, dtype and shape", stage, path)
    end
-   return fault.check(native.checkpoint(path))
+   local list, text, status = native.checkpoint(path)
+   return fault.check(list, list == nil and text:gsub("^checkpoint: ", stage .. ": ") or text, status)
 end
 
 -- ---- what has no deployment ----
