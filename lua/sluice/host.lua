@@ -21,10 +21,30 @@ local function is_boolean(value)
    return type(value) == "boolean"
 end
 
+-- Of a list, each entry.
+local function list_of(holds, count)
+   return function(value)
+      local good = check.is_list(value) and (not count or #value == count)
+      for i = 1, good and #value or 0 do
+         good = good and holds(value[i])
+      end
+      return good
+   end
+end
+
+local function is_integer(low)
+   return function(value)
+      return check.is_integer(value, low)
+   end
+end
+
 local KINDS = {
    { keys = SIZES, holds = is_size, text = "an integer of at least 0" },
    { keys = "tie_word_embeddings finalizes_modules serves_mtp attention_bias use_sliding_window", holds = is_boolean, text = "true or false" },
-   { keys = "weight_block_size pipeline_layers expert_map lora_modules mlp_only_layers", text = "a list", holds = check.is_list },
+   { keys = "expert_map", text = "a list", holds = check.is_list },
+   { keys = "weight_block_size", text = "a list of two integers of at least 1", holds = list_of(is_integer(1), 2) },
+   { keys = "pipeline_layers mlp_only_layers", text = "a list of integers of at least 0", holds = list_of(is_integer(0)) },
+   { keys = "lora_modules", text = "a list of texts", holds = list_of(check.is_name) },
    { keys = "architecture live_experts", holds = check.is_name, text = "a text" },
    { keys = "quantization", text = "a text, or false", holds = function(value) return value == false or type(value) == "string" end },
    { keys = "repacks", text = "true, false or a reason", holds = function(value) return is_boolean(value) or type(value) == "string" end },
