@@ -57,20 +57,25 @@ end
 -- @param loads resolve.loads
 -- @return for companions.check; nil where the host has no scale beside a quantized weight
 function companions.open(context, params, loads)
-   local state = { context = context, loads = loads, scale_of = {}, written = {}, has_scale = {}, has_weight = {} }
+   local state = { context = context, params = params, loads = loads, scale_of = {} }
    for _, name in ipairs(context.live_names) do
       local weight = split(name)
       if weight and context.live[weight] and companions.is_quantized(context.live[weight].dtype) then
          state.scale_of[weight], state.first = name, state.first or name
       end
    end
-   if not state.first then
-      return nil
-   end
-   for _, param in ipairs(params) do
-      note_module(state, param)
-      for _, name in ipairs(written_by(state, param)) do
-         state.written[name] = true
+   return state.first and state or nil
+end
+
+-- What all parameters together bring; asked for where one lacks its companion, and most plans have none such.
+local function survey(state)
+   if not state.written then
+      state.written, state.has_scale, state.has_weight = {}, {}, {}
+      for _, param in ipairs(state.params) do
+         note_module(state, param)
+         for _, name in ipairs(written_by(state, param)) do
+            state.written[name] = true
+         end
       end
    end
    return state
@@ -78,7 +83,7 @@ end
 
 local function is_brought(state, live)
    local unsourced = state.context.set and state.context.set.unsourced
-   return state.written[live] or unsourced and unsourced:find(live) ~= nil
+   return survey(state).written[live] or unsourced and unsourced:find(live) ~= nil
 end
 
 local function refuse(param, companion, why, ...)
@@ -110,7 +115,7 @@ local function check_weight(state, param)
    end
    if is_known and not is_brought(state, scale) then
       refuse(param, param.canonical .. wanted, "beside live %s stands %s", live, scale)
-   elseif not is_known and not state.has_scale[default.module(param.canonical)] then
+   elseif not is_known and not survey(state).has_scale[default.module(param.canonical)] then
       refuse(param, param.canonical .. wanted, "the host's quantized weights have scales, as %s", state.first)
    end
 end
@@ -129,7 +134,7 @@ local function check_scale(state, param, weight, ending)
       end
    elseif live and not is_brought(state, live) then
       refuse(param, weight, "%s is the scale of live %s", state.scale_of[live], live)
-   elseif not is_known and ending == "_scale_inv" and not state.has_weight[default.module(weight)] then
+   elseif not is_known and ending == "_scale_inv" and not survey(state).has_weight[default.module(weight)] then
       refuse(param, weight, "it is a scale alone")
    end
 end
