@@ -22,6 +22,7 @@ from . import bindings
 from .bindings import Options, sluice_error, sluice_state, sluice_status, sluice_tensor
 from .interrupts import holding, letting
 from .memory import Memory
+from .texts import c_names, option, text, told
 
 T = TypeVar("T")
 State = sluice_state
@@ -52,21 +53,6 @@ def library() -> ctypes.CDLL:
         raise ImportError(f"sluice: {error}; install libsluice, or name its file in SLUICE_LIBRARY") from error
 
 
-def text(value: str | os.PathLike[str] | None) -> bytes | None:
-    """A string for C; one that holds a zero byte is refused, since C would see its beginning."""
-    if value is None:
-        return None
-    encoded = os.fsencode(value) if isinstance(value, os.PathLike) else value.encode()
-    if b"\0" in encoded:
-        raise ValueError(f"a text for libsluice must not hold a zero byte: {value!r}")
-    return encoded
-
-
-def told(value: str) -> bytes:
-    """A name or label that other ranks wait for. What C could not be told becomes no UTF-8: refused there, it is heard by all."""
-    return value.encode(errors="surrogatepass").replace(b"\0", b"\xc0\x80")
-
-
 def check(call: Callable[..., int], *arguments: Any) -> None:
     error = bindings.new_sluice_error()
     if call(*arguments, byref(error)) != Status.OK:
@@ -81,17 +67,6 @@ def take_text(call: Callable[..., int], *arguments: Any) -> str:
         return (out.value or b"").decode()
     finally:
         library().sluice_free(out)
-
-
-def c_names(names: Sequence[str]) -> ctypes.Array[c_char_p]:
-    if isinstance(names, str):
-        raise TypeError(f"names must be a list or tuple of names, not the text {names!r}")
-    return _c_names(tuple(names))
-
-
-@functools.lru_cache(maxsize=8)
-def _c_names(names: tuple[str, ...]) -> ctypes.Array[c_char_p]:
-    return (c_char_p * len(names))(*map(told, names))
 
 
 class Weights(Iterator[tuple[str, T]]):
@@ -246,11 +221,10 @@ class Engine(Generic[T]):
         for name, value in options.items():
             if name not in Options.__annotations__:
                 raise TypeError(f"sluice_options has no field {name!r}")
-            if name == "timeouts":
-                value = bindings.sluice_timeouts(**value)  # type: ignore[arg-type]
-            elif isinstance(value, (str, os.PathLike)):
-                value = text(value)
-            setattr(given, name, value)
+            try:
+                setattr(given, name, option(name, value))
+            except TypeError as wrong:
+                raise TypeError(f"option {name}: {wrong}") from None
         for name, function in (
             ("log", host.write_log),
             ("progress", progress and host.progress(progress)),
@@ -427,6 +401,8 @@ class Engine(Generic[T]):
 
         A rank whose registrations failed must call this all the same: it is how the others hear of it.
         """
+        if not isinstance(init_info, (str, bytes)):
+            raise TypeError(f"init_info is the sealed JSON text, not {type(init_info).__name__}")
         data = init_info.encode() if isinstance(init_info, str) else init_info
         self._wait(library().sluice_init, data, len(data))
 

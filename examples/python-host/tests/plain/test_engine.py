@@ -415,6 +415,12 @@ def test_what_c_could_not_be_told_is_refused() -> None:
             engine.register_live("a\0b", floats(1))
         with pytest.raises(TypeError, match="sluice_options has no field 'timeout'"):
             Engine(0, timeout=3)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="option rules: a text or a path is wanted, not 3"):
+            Engine(0, rules=3)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="option timeout_s: "):
+            Engine(0, timeout_s="3")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="init_info is the sealed JSON text, not dict"):
+            engine.init({})  # type: ignore[arg-type]
         with pytest.raises(SluiceError, match="rank"):
             Engine(-1)
         with pytest.raises(TypeError, match="names must be a list or tuple of names, not the text 'w'"):
