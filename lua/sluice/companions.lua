@@ -67,13 +67,24 @@ function companions.open(context, params, loads)
    return state.first and state or nil
 end
 
--- What all parameters together bring; asked for where one lacks its companion, and most plans have none such.
+-- Whether the names of two announced parameters say that this one is the other's companion.
+local function is_paired(state, param)
+   local known, weight = state.context.by_canonical, split(param.canonical)
+   local paired = weight and known[weight]
+   for _, ending in ipairs(ENDINGS) do
+      paired = paired or known[param.canonical .. ending]
+   end
+   return paired ~= nil
+end
+
+-- What all parameters together bring, save those whose companions are of their name: what these bring is for each other. Asked
+-- for where one lacks its companion, and most plans have none such.
 local function survey(state)
    if not state.written then
       state.written, state.has_scale, state.has_weight = {}, {}, {}
       for _, param in ipairs(state.params) do
          note_module(state, param)
-         for _, name in ipairs(written_by(state, param)) do
+         for _, name in ipairs(is_paired(state, param) and {} or written_by(state, param)) do
             state.written[name] = true
          end
       end

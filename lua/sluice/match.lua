@@ -359,6 +359,9 @@ local function walk(self, search, node, i, wild)
    end
 end
 
+--- Of a name; one with more is matched by no pattern.
+match.MOST_SEGMENTS = MOST_SEGMENTS
+
 -- Splits a name into its segments; false where it has too many.
 local function split(search, name)
    local head, tail, segment = search.head, search.tail, search.segment

@@ -326,6 +326,10 @@ end
 --- The rule whose pattern comes nearest to a name that no rule matches: what its author may have meant.
 -- @return " (did you mean rule "..." at file:line?)", or ""
 function rule.hint(set, name)
+   local dots = select(2, name:gsub("%.", ""))
+   if dots >= match.MOST_SEGMENTS then
+      return (", which has %d segments; patterns match names of at most %d"):format(dots + 1, match.MOST_SEGMENTS)
+   end
    local behind = hint_behind(set, name)
    if behind then
       return behind

@@ -48,6 +48,13 @@ describe("of a quantized weight and its scale one comes not without the other:",
       { "a scale alone, fused", { params = { scale(GATE .. "_scale_inv") }, live = FUSED },
          "default resolver: " .. GATE .. "_scale_inv" .. MUST:format(GATE) .. "it is a scale alone" },
    }
+   -- One of a fused tensor: what the scale of another one brings is not for it.
+   refused[#refused + 1] = { "one of several that are fused", { live = FUSED, text = rules [[
+         rule "{m}.gate_proj.{w=weight|weight_scale_inv}" { into = "model.layers.0.mlp.gate_up_proj.{w}", full = "x" },
+         rule "{m}.up_proj.{w=weight|weight_scale_inv}" { into = "model.layers.0.mlp.gate_up_proj.{w}", full = "x" }]],
+      params = { weight "m.gate_proj.weight", scale "m.gate_proj.weight_scale_inv", weight "m.up_proj.weight" } },
+      "FILE:2: m.up_proj.weight" .. MUST:format "m.up_proj.weight_scale_inv"
+         .. "beside live model.layers.0.mlp.gate_up_proj.weight stands model.layers.0.mlp.gate_up_proj.weight_scale_inv" }
    for _, case in ipairs(refused) do
       it(case[1], function()
          assert.equal("destination: " .. case[3], resolving.resolve(case[2]).text)

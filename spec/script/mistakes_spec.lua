@@ -332,6 +332,13 @@ describe("a mistake is told with its place:", function()
          .. '"model.layers.{l}.self_atn.{p=q|k|v}_proj.weight" at FILE:2?); add one, or say otherwise = "default" or "full"', note(got.text))
    end)
 
+   it("a name of more segments than patterns match", function()
+      local name = ("x."):rep(128) .. "w"
+      assert.equal(("destination: FILE:1: no rule matches parameter %s, which has 129 segments; patterns match names of at most 128; add one, "
+         .. 'or say otherwise = "default" or "full"'):format(name:sub(1, 200) .. "..."),
+         resolving.resolve({ params = { name }, live = { name }, text = 'return { rules = { rule "**" {} } }' }).text)
+   end)
+
    it("a pattern that is a regular expression", function()
       local got = resolving.resolve({ params = { "model.layers.3.w" }, live = {}, text = 'return { rules = {\n rule "model.layers.(%d+).w" {} } }' })
       assert.equal('destination: FILE:1: no rule matches parameter model.layers.3.w (rule "model.layers.(%d+).w" at FILE:2 holds (, which stands '
