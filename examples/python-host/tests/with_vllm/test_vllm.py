@@ -136,6 +136,7 @@ def test_the_stand_in_makes_the_calls_that_vllms_worker_makes() -> None:
 def test_what_the_documents_configure_and_define_is_taken(document: str) -> None:
     text = (EXAMPLE.parent / "vllm-host" / document).read_text()
     config = WeightTransferConfig(**json.loads(re.findall(r"--weight-transfer-config '(.*?)'", text)[-1]))
+    register()
     assert config.backend in WeightTransferEngineFactory._registry
     for given in re.findall(r"--additional-config '(.*?)'", text):
         sluice = json.loads(given)["sluice"]
