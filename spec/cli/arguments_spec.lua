@@ -48,6 +48,19 @@ describe("sluice", function()
       end
    end)
 
+   it("tells what staging full parameters need on a worker, and on a trainer none", function()
+      local path = program.deployment({ rules = cjson.null })
+      local function plan(...)
+         return program.json(program.run({ "plan", path, "--json", ... }))
+      end
+      local largest = plan().largest_full_bytes
+      assert.truthy(largest > 0)
+      assert.equal(2 * largest, plan().staging_bytes)
+      assert.equal(5 * largest, plan("--set", "staging_slots=5").staging_bytes)
+      assert.equal(0, plan("--rank", "0").staging_bytes)
+      assert.truthy(program.run({ "plan", path }).out:find("\nstaging [%d.]+ %a+ at most: full parameters pass"))
+   end)
+
    it("tells its version", function()
       local result = program.run({ "version" })
       assert.equal(0, result.code)

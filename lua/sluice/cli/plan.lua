@@ -40,6 +40,9 @@ local function write(result)
    lines[#lines + 1] = ""
    lines[#lines + 1] = ("live    %s, %s written in place, %s cleared, %s not written in place"):format(units.bytes(coverage.live_bytes),
       units.bytes(coverage.written_bytes), units.bytes(coverage.padded_bytes), units.count(#coverage.uncovered, "tensor"))
+   if result.staging_bytes > 0 then
+      lines[#lines + 1] = ("staging %s at most: full parameters pass through slots as large as the largest"):format(units.bytes(result.staging_bytes))
+   end
    lines[#lines + 1] = ("program %s, %s, %s"):format(("%d strided copies"):format(result.program.copies),
       units.bytes(result.program.bytes), units.count(result.program.peers, "peer"))
    local m2n = result.m2n
@@ -88,6 +91,7 @@ function plan.make(from, rank, full)
    result.rank, result.role, result.model = rank, from:role(rank), from.title
    result.trainers, result.workers = from.trainers, from.workers
    result.transport = from.transport or "host"
+   result.staging_bytes = rank >= from.trainers and result.largest_full_bytes * math.max(2, from.staging_slots or 2) or 0
    result.seconds.describe = from.seconds or 0
    result.peak_bytes = native.peak()
    return result
@@ -95,13 +99,12 @@ end
 
 function plan.run(args)
    local from = source.load(args)
-   if args.init_info then
-      io.stdout:write(from:init_info(), "\n")
-      return 0
-   end
    local rank = args.rank or from.rank or from.trainers
    if rank >= from.size then
       fault.wrong("plan: --rank %d must be below the world size %d", rank, from.size)
+   elseif args.init_info then
+      io.stdout:write(from:init_info(), "\n")
+      return 0
    end
    local result = plan.make(from, rank, args.full)
    json.answer(args, result, write)
