@@ -126,6 +126,37 @@ describe("a call that must not be made now", function()
          assert.same({version = "v1", state = "ready", child = "exited0", said = ("good\n"):rep(14) .. "good"}, result)
       end)
    end)
+
+   it("is refused in a child that load_weights forks, also the pull of a tensor, and the update goes on", function()
+      local told, wanted = {}, {}
+      local results = four.run(function(self, _, port)
+         self:init(four.init_info(port))
+         local result = whole_update(self, "v1")
+         result.told, result.wanted = told, wanted
+         return result
+      end, {load_weights = function(self, next_tensor, weights)
+         local from, to = unistd.pipe()
+         local parent, child = unistd.getpid(), unistd.fork()
+         if child == 0 then
+            local err, tensor = inside.error(), ffi.new("const sluice_tensor *[1]")
+            C.sluice_weights_next(weights, tensor, err)
+            C.sluice_weights_release(weights, tensor[0])
+            unistd.write(to, inside.text(err))
+            unistd._exit(0)
+         end
+         told[#told + 1] = unistd.read(from, 4096)
+         wanted[#wanted + 1] = ("update: weights_next in a forked child: the engine is that of process %d"):format(parent)
+         unistd.close(from)
+         unistd.close(to)
+         wait.wait(child)
+         return pull_all(self, next_tensor)
+      end})
+      four.each(results, function(result, rank)
+         assert.same({"v1", "ready"}, {result.version, result.state})
+         assert.equal(rank >= 2 and 1 or 0, #result.told)
+         assert.same(result.wanted, result.told)
+      end)
+   end)
 end)
 
 describe("what a callback leaves in its error", function()

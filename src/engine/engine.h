@@ -294,6 +294,8 @@ void slc_progress_say(sluice_engine *engine, bool last);
  */
 sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const char *call, sluice_error *error);
 void slc_engine_leave(sluice_engine *engine);
+/* STATE in a forked child, alone: for what a callback calls. */
+sluice_status slc_engine_here(const sluice_engine *engine, const char *stage, const char *call, sluice_error *error);
 /*
  * A claim that is also STATE where the engine is not in the state that a call wants, and CANCELLED where the host cancelled:
  * others hear that then, as they would within a call.

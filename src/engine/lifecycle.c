@@ -13,6 +13,13 @@ slc_deadline slc_engine_deadline(const sluice_engine *engine, double phase_s)
 
 /* ---- who may call ---- */
 
+sluice_status slc_engine_here(const sluice_engine *engine, const char *stage, const char *call, sluice_error *error)
+{
+    if (engine->process == getpid())
+        return SLUICE_OK;
+    return slc_fail(error, SLUICE_STATE, stage, "%s in a forked child: the engine is that of process %d", call, (int)engine->process);
+}
+
 sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const char *call, sluice_error *error)
 {
     if (!slc_given_error(error)) {
@@ -20,8 +27,9 @@ sluice_status slc_engine_claim(sluice_engine *engine, const char *stage, const c
                 sizeof *error);
         return SLUICE_INVALID;
     }
-    if (engine->process != getpid())
-        return slc_fail(error, SLUICE_STATE, stage, "%s in a forked child: the engine is that of process %d", call, (int)engine->process);
+    sluice_status status = slc_engine_here(engine, stage, call, error);
+    if (status != SLUICE_OK)
+        return status;
     if (__atomic_exchange_n(&engine->busy, true, __ATOMIC_ACQUIRE))
         return slc_fail(error, SLUICE_STATE, stage, "%s within another call of the same engine: a callback must not make it, nor a second thread",
                         call);

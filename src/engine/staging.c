@@ -198,9 +198,11 @@ sluice_status sluice_weights_next(sluice_weights *weights, const sluice_tensor *
     if (!slc_given_error(error))
         return SLUICE_INVALID;
     struct slc_staging *staging = weights->staging;
-    sluice_status status = SLUICE_OK;
     struct slot *slot = NULL;
     *tensor = NULL;
+    sluice_status status = slc_engine_here(staging->engine, "update", "weights_next", error); /* a child has no mover */
+    if (status != SLUICE_OK)
+        return status;
     pthread_mutex_lock(&staging->mutex);
     struct slot *lent = find_slot(staging, LENT);
     if (lent != NULL)
@@ -227,7 +229,9 @@ sluice_status sluice_weights_keep(sluice_weights *weights, const sluice_tensor *
     if (!slc_given_error(error))
         return SLUICE_INVALID;
     struct slc_staging *staging = weights->staging;
-    sluice_status status = SLUICE_OK;
+    sluice_status status = slc_engine_here(staging->engine, "update", "weights_keep", error);
+    if (status != SLUICE_OK)
+        return status;
     pthread_mutex_lock(&staging->mutex);
     struct slot *slot = slot_of(staging, tensor);
     uint32_t kept = 0;
@@ -247,6 +251,8 @@ sluice_status sluice_weights_keep(sluice_weights *weights, const sluice_tensor *
 void sluice_weights_release(sluice_weights *weights, const sluice_tensor *tensor)
 {
     struct slc_staging *staging = weights->staging;
+    if (slc_engine_here(staging->engine, "update", "weights_release", NULL) != SLUICE_OK)
+        return;
     pthread_mutex_lock(&staging->mutex);
     struct slot *slot = slot_of(staging, tensor);
     if (slot != NULL && (slot->state == KEPT || slot->state == LENT))
