@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -245,6 +246,14 @@ static enum MHD_Result go_on(server *s, struct MHD_Connection *connection, bool 
     return result;
 }
 
+/* A trainer that died while its call waited; or one that will send nothing more, which none of these does. */
+static bool has_gone(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    char next;
+    return info == NULL || recv(info->connect_fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 static enum MHD_Result weights(server *s, struct MHD_Connection *connection, const char *what, const body *given)
 {
     /* The call of a trainer that died ends when Sluice has noticed; the next trainer's waits for that. */
@@ -253,8 +262,9 @@ static enum MHD_Result weights(server *s, struct MHD_Connection *connection, con
     until.tv_sec += WAIT_S;
     if (pthread_mutex_timedlock(&s->updating, &until) != 0)
         return refuse(connection, MHD_HTTP_CONFLICT, "another /weights call is under way");
-    enum MHD_Result result = strcmp(what, "init") == 0 ? init(s, connection, given)
-                                                       : go_on(s, connection, strcmp(what, "update") == 0, given);
+    enum MHD_Result result = has_gone(connection)        ? MHD_NO
+                             : strcmp(what, "init") == 0 ? init(s, connection, given)
+                                                         : go_on(s, connection, strcmp(what, "update") == 0, given);
     pthread_mutex_unlock(&s->updating);
     return result;
 }
@@ -347,6 +357,13 @@ static void forget(void *context, struct MHD_Connection *connection, void **own,
     free(given);
 }
 
+/* A path is what was sent: decoded, "/health%00x" would read as "/health". */
+static size_t leave_escaped(void *context, struct MHD_Connection *connection, char *text)
+{
+    (void)context, (void)connection;
+    return strlen(text);
+}
+
 struct MHD_Daemon *http_start(server *s, const char *text, int *port)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)*port) };
@@ -359,7 +376,7 @@ struct MHD_Daemon *http_start(server *s, const char *text, int *port)
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC, (uint16_t)*port, NULL, NULL, answer, s,
         MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
         MHD_OPTION_NOTIFY_CONNECTION, patience_meet, s->patience, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
-        MHD_OPTION_NOTIFY_COMPLETED, forget, NULL, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_COMPLETED, forget, NULL, MHD_OPTION_UNESCAPE_CALLBACK, leave_escaped, NULL, MHD_OPTION_END);
     if (daemon == NULL)
         die("cannot listen on %s:%d", text, *port);
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_BIND_PORT);

@@ -262,6 +262,7 @@ static int hostile(const load *l, const token *shown)
         RAW(-1, "GET"),
         RAW(400, "\x16\x03\x01\x02\x00 hello\r\n\r\n"),
         RAW(404, "GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n"),
+        RAW(404, "GET /health%00x HTTP/1.1\r\nHost: x\r\n\r\n"),
         RAW(405, "DELETE /embed HTTP/1.1\r\nHost: x\r\n\r\n"),
         RAW(405, "POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
         RAW(400, POST("embed", "0")),

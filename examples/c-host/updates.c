@@ -49,6 +49,7 @@ static sluice_status make_engine(updater *u, int first_worker, sluice_error *err
     options.rank = first_worker + m->rank;
     options.rules = "bert";
     options.timeout_s = 30;
+    options.timeouts.connect = 10; /* of trainers that died: shorter than the next ones wait, see WAIT_S in http.c */
     options.callbacks.log = log_line;
     options.callbacks.user = m;
     sluice_status status = sluice_engine_create(&options, &engine, error);
