@@ -75,7 +75,10 @@ class Client:
         self._timeout_s, self._tls = timeout_s, tls
 
     def init(self, init_info: str | Mapping[str, Any]) -> None:
-        info = json.loads(init_info) if isinstance(init_info, str) else dict(init_info)
+        try:
+            info = json.loads(init_info) if isinstance(init_info, str) else dict(init_info)
+        except ValueError as wrong:
+            raise ValueError(f"init_info must be JSON: {wrong}") from None
         self._all("POST", "init", {"init_info": info})
 
     def start(self) -> None:

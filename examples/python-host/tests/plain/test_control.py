@@ -410,6 +410,8 @@ def test_off_the_loopback_interface_tls_is_wanted(host: Host, token_file: Path) 
     clear = "^http://serve-0:80 would carry the token in the clear: it must be https, or insecure set to True$"
     with pytest.raises(ValueError, match=clear):
         Client("http://serve-0:80", token_file)
+    with pytest.raises(ValueError, match="^init_info must be JSON: "):
+        Client("http://localhost", token_file).init("{")
     beyond = ("http://h:99999", "http://a..b", "http://localhost/é")
     for url in ("serve-0", "ftp://x", "http://me:secret@localhost", "http://localhost?token=1", *beyond):
         with pytest.raises(ValueError, match="^a host's URL must be"):
