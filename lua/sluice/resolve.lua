@@ -179,6 +179,15 @@ local function check_shape(said, param)
    end
 end
 
+local function check_scale_shape(context, said, param)
+   local block, weight = context.set.scales.block, param.weight
+   local wanted = scales.shape_problem(block, weight.shape, param.shape)
+   if wanted then
+      fail(said, param, "has shape %s; with a number for each block of [%s] of %s %s it has %s", default.shape_text(param.shape),
+         table.concat(block, ","), shown(weight.name), default.shape_text(weight.shape), default.shape_text(wanted))
+   end
+end
+
 -- The announced name that comes nearest to one that is not.
 local function announced_hint(context, name)
    local found = nearest.word(name, nearest.keys(context.by_canonical), 3)
@@ -292,8 +301,10 @@ end
 
 local function decide_by_rule(context, entry, matcher, param)
    local said = entry.said
-   if param.weight == nil then -- what a scale's shape must be follows from its weight's
+   if param.weight == nil then
       check_shape(said, param)
+   elseif param.weight and said.mode ~= "skip" then
+      check_scale_shape(context, said, param)
    end
    check_companions(context, entry, matcher, param)
    if said.mode == "skip" then

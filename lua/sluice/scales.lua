@@ -51,6 +51,22 @@ local function units_of(block, ndim)
    return units
 end
 
+--- The shape that a weight's scale must have; nil where `scale` is that. A dim all of which shares a scale may be left out.
+function scales.shape_problem(block, weight, scale)
+   local units, wanted, short, all = units_of(block, #weight), {}, {}, 1
+   for dim, extent in ipairs(weight) do
+      local count = units[dim] == WHOLE and 1 or math.ceil(extent / units[dim])
+      wanted[dim], all = count, all * count
+      short[#short + 1] = units[dim] ~= WHOLE and count or nil
+   end
+   local numbers, text = 1, table.concat(scale, ",")
+   for _, extent in ipairs(scale) do
+      numbers = numbers * extent
+   end
+   local good = text == table.concat(wanted, ",") or text == table.concat(short, ",") or numbers == 1 and all == 1
+   return not good and wanted or nil
+end
+
 local function whole(fail, what, size, unit)
    if size % unit ~= 0 then
       fail("%s (%.0f) must be a whole number of blocks of %.0f", what, size, unit)

@@ -71,6 +71,9 @@ describe("a scale", function()
       W .. "from: the start in dim 1 (1) must be a whole number of blocks of 2")
    refused("is not interleaved", "{ from = span(0, 0, 8, 2) }", nil, W .. "from takes every 2-th element of dim 0, of which 4 share a scale")
    refused("is not one row's", "{ from = index(0, 0) }", nil, W .. "from takes one index of dim 0, of which 4 share a scale")
+   refused("has a number for each block, whatever the live tensor has", "{}", { params = { weight("w", 16, 8), scale("w", 5, 4) },
+      live = { weight("w", 16, 8), scale("w", 5, 4) } },
+      'rule "w": w_scale_inv has shape [5,4]; with a number for each block of [4,2] of w [16,8] it has [4,4]')
    refused("does not come without its weight", "{}", { params = { scale("w", 4, 4) } },
       'rule "w": w_scale_inv must come with its companion w, which the trainer does not announce')
    refused("is not left behind", "{}", { params = { weight("w", 16, 8) } },
