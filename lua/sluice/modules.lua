@@ -10,45 +10,50 @@ local modules = {}
 local DIRECT, FULL = 1, 2
 local LONGEST_SHOWN = 200
 
-local function note(context, cause, param, loads)
-   local module = default.module(param.canonical)
-   cause[module] = cause[module] or param
-   for _, name in ipairs(context.set and loads(context, param) or {}) do
-      module = context.live[name] and default.module(name)
-      if module then
-         cause[module] = cause[module] or param
-      end
-   end
-end
-
--- Makes full what the default resolver placed in a module with a full parameter; gives whether there was any.
-local function spread(context, cause, params, loads)
-   local changed = false
-   for _, param in ipairs(params) do
-      local direct = param.by_default and param.mode == DIRECT
-      local other = direct and (cause[default.module(param.canonical)] or cause[default.module(param.targets[1])])
-      if other then
-         param.mode, param.targets, changed = FULL, nil, true
-         param.reason = ("%s of the same module is full: %s"):format(other.name, other.reason)
-         note(context, cause, param, loads)
-      end
-   end
-   return changed
-end
-
 --- Applies the rule to what the default resolver placed. Parameters without a mode are passed over.
 -- @param context of resolve.open
 -- @param params of resolve.params, decided
 -- @param loads resolve.loads
 -- @return for modules.check: by module, a full parameter of it
 function modules.apply(context, params, loads)
-   local cause = {}
-   for _, param in ipairs(params) do
-      if param.mode == FULL then
-         note(context, cause, param, loads)
+   local cause, queue, members = {}, {}, {}
+   local function mark(module, param)
+      if not cause[module] then
+         cause[module], queue[#queue + 1] = param, module
       end
    end
-   while spread(context, cause, params, loads) do end
+   local function note_full(param)
+      mark(default.module(param.canonical), param)
+      for _, name in ipairs(context.set and loads(context, param) or {}) do
+         if context.live[name] then
+            mark(default.module(name), param)
+         end
+      end
+   end
+   local function note_direct(param, module)
+      members[module] = members[module] or {}
+      table.insert(members[module], param)
+   end
+   for _, param in ipairs(params) do
+      if param.mode == FULL then
+         note_full(param)
+      elseif param.mode == DIRECT and param.by_default then
+         note_direct(param, default.module(param.canonical))
+         note_direct(param, default.module(param.targets[1]))
+      end
+   end
+   local at = 1
+   while queue[at] do
+      local other = cause[queue[at]]
+      for _, param in ipairs(members[queue[at]] or {}) do
+         if param.mode == DIRECT then
+            param.mode, param.targets = FULL, nil
+            param.reason = ("%s of the same module is full: %s"):format(other.name, other.reason)
+            note_full(param)
+         end
+      end
+      at = at + 1
+   end
    return cause
 end
 

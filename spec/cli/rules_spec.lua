@@ -115,6 +115,11 @@ return { name = "forgetful", extends = "llama",
 ]])
       assert.equal(2, result.code)
       assert.truthy(result.err:find("sluice: destination: live tensor 'model.norm.weight' [64]: nothing writes 128 of its", 1, true), result.err)
+      result = run([[
+return { name = "more forgetful", extends = "llama",
+   rules = { rule "model.{n=norm|layers.0.input_layernorm|layers.0.post_attention_layernorm}.weight" { skip = "not today" } } }
+]])
+      assert.truthy(result.err:find("list it under unsourced (the first of 3 such tensors)\n", 1, true), result.err)
    end)
 
    it("that do not exist is an error with their name", function()
