@@ -216,6 +216,8 @@ describe("deployment.read()", function()
    it("says where JSON is broken", function()
       local _, text = deployment.read('{"model": }', "a.json")
       assert.equal("deployment: a.json is not JSON: Expected value but found T_OBJ_END at character 11", text)
+      _, text = deployment.read('{"updates": 1}\0{"updates": 2}', "a.json")
+      assert.equal("deployment: a.json is not JSON: a zero byte at character 15", text)
    end)
 
    it("refuses a key that an object of JSON has twice, however it is written", function()

@@ -217,6 +217,10 @@ local function twice(text)
 end
 
 local function parse_json(text, chunkname)
+   local zero = text:find("\0", 1, true)
+   if zero then -- where cjson would end
+      check.fail("%s is not JSON: a zero byte at character %d", chunkname, zero)
+   end
    local parser = cjson.new()
    parser.decode_invalid_numbers(false)
    parser.decode_max_depth(16)

@@ -2,9 +2,10 @@
 #include "cli/native.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -111,12 +112,18 @@ static int native_monotonic(lua_State *L)
     return 1;
 }
 
-/* peak() -> the most bytes that this process ever had resident */
+/* peak() -> the most bytes that this program ever had resident, 0 where the system does not say */
 static int native_peak(lua_State *L)
 {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    lua_pushnumber(L, (double)usage.ru_maxrss * 1024);
+    double kib = 0;
+    char line[128];
+    FILE *file = fopen("/proc/self/status", "re"); /* getrusage counts what began this program, too */
+    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "VmHWM:", 6) == 0)
+            kib = strtod(line + 6, NULL);
+    if (file != NULL)
+        fclose(file);
+    lua_pushnumber(L, kib * 1024);
     return 1;
 }
 
