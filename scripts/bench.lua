@@ -19,8 +19,8 @@ do
    local i = 2
    while arg[i] do
       local value = arg[i + 1]
-      if arg[i] == "--repeats" and tonumber(value) and tonumber(value) >= 1 then
-         repeats = math.floor(tonumber(value))
+      if arg[i] == "--repeats" and value and value:find("^[1-9]%d?%d?$") then
+         repeats = tonumber(value)
       elseif arg[i] == "--only" and (value == "transport" or value == "plan" or value == "rules" or value == "run") then
          only = value
       else

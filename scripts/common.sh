@@ -35,6 +35,9 @@ take_arguments()
       if [[ $1 == -h || $1 == --help ]]; then
          print_help
          exit 0
+      elif [[ $1 == '' || $1 == *' '* ]]; then # no name of the lists
+         say "unknown argument '$1'; scripts/$script --help tells" >&2
+         exit 2
       elif [[ $flags == *" $1 "* ]]; then
          arguments+=("$1")
          shift
@@ -67,6 +70,7 @@ take_directory()
             exit 0
             ;;
          -*) die "unknown argument $argument; scripts/$script --help tells" ;;
+         '') die "the directory has an empty name" ;;
       esac
    done
    (($# <= 1)) || die "one directory at most ($# arguments)"

@@ -41,10 +41,19 @@ local function known_words(list)
    return known
 end
 
+local function number_of(name, text, rule)
+   local number, low, high, kind = tonumber(text), unpack(rule)
+   if not number or not (number >= low and number <= high) or kind == "a whole number" and number % 1 ~= 0 then
+      usage("--%s (%s) must be %s from %g to %g", name, text, kind, low, high)
+   end
+   return number
+end
+
 local function read_arguments()
    local known = {phase = known_words(wanted.phases), fault = known_words(wanted.faults),
       victim = known_words({"0", "1", "2", "3"})}
-   local numbers = known_words({"jobs", "beat", "delay", "within", "sample"})
+   local numbers = {jobs = {1, 1000, "a whole number"}, sample = {1, 4, "a whole number"}, beat = {0.05, 3600, "a number"},
+      delay = {0.1, 3600, "a number"}, within = {0.1, 3600, "a number"}}
    local i = 2
    while arg[i] do
       local name, value = arg[i]:match("^%-%-([%l%d]+)$"), arg[i + 1]
@@ -54,8 +63,8 @@ local function read_arguments()
       elseif known[name] and value then
          options[name] = list_of(value, known[name], name)
          i = i + 2
-      elseif numbers[name] and (tonumber(value) or 0) > 0 then
-         options[name] = tonumber(value)
+      elseif numbers[name] and value then
+         options[name] = number_of(name, value, numbers[name])
          i = i + 2
       else
          usage("unknown or incomplete argument '%s'", arg[i])
