@@ -124,9 +124,11 @@ local function check_weight(state, param)
          return link(param, state.context.by_canonical[param.canonical .. ending])
       end
    end
-   if is_known and not is_brought(state, scale) then
+   -- A loader may know the scale by another name.
+   local may_have = param.mode == FULL and survey(state).has_scale[default.module(param.canonical)]
+   if is_known and not may_have and not is_brought(state, scale) then
       refuse(param, param.canonical .. wanted, "beside live %s stands %s", live, scale)
-   elseif not is_known and not survey(state).has_scale[default.module(param.canonical)] then
+   elseif not is_known and not may_have then
       refuse(param, param.canonical .. wanted, "the host's quantized weights have scales, as %s", state.first)
    end
 end
