@@ -358,7 +358,7 @@ describe("init", function()
       end
       each(results, function(result)
          assert.equal("destination: ranks 2 and 3 differ, first at parameter 1: rank 2 has 'b.bias' direct [0:4] -> 'b.bias' [:] (), "
-            .. "rank 3 has 'b.bias' full (2 and 2 in all)", result.text)
+            .. "rank 3 has 'b.bias' full, because: as it likes (2 and 2 in all)", result.text)
          assert.equal("ranks disagree", result.status)
       end)
    end)

@@ -196,7 +196,7 @@ describe("a reload of rules", function()
             return rank == 3 and SKIP_B or DIRECT
          end,
          text = "destination: ranks 2 and 3 differ, first at parameter 1: rank 2 has 'b.bias' direct [0:4] -> 'b.bias' [:] (), "
-            .. "rank 3 has 'b.bias' skip (2 and 2 in all)",
+            .. "rank 3 has 'b.bias' skip, because: not yet (2 and 2 in all)",
       },
       {
          name = "that leave live bytes unwritten",

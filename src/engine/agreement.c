@@ -125,44 +125,67 @@ static sluice_status judge_digests(void *context, const slc_word *word, int32_t 
     return status;
 }
 
+/* One line of a rank's list, and what is said of it, which may differ. */
+struct said {
+    const char *line, *note;
+};
+
+static struct said read_said(slc_reader *reader, slc_arena *arena)
+{
+    struct said said = { .line = slc_read_string(reader, arena, LONGEST_LINE) };
+    said.note = slc_read_string(reader, arena, LONGEST_LINE);
+    return said;
+}
+
+static void add_said(slc_line *line, int32_t rank, struct said said, size_t longest)
+{
+    slc_line_add(line, "rank %d has ", (int)rank);
+    slc_line_add_cut(line, said.line, strlen(said.line), longest);
+    if (said.note[0] == '\0')
+        return;
+    slc_line_add(line, ", because: ");
+    slc_line_add_cut(line, said.note, strlen(said.note), longest / 2);
+}
+
 /* What sets the lists of two ranks apart; each quotation is of at most `longest` bytes. */
 static void add_difference(slc_line *line, const char *what, const slc_word *word, int32_t first, int32_t second, size_t longest)
 {
+    static const struct said NONE = { "(none)", "" };
     slc_arena arena = { 0 };
     slc_reader a = { .data = word[first].body, .length = word[first].length };
     slc_reader b = { .data = word[second].body, .length = word[second].length };
-    const char *line_a = slc_read_string(&a, &arena, LONGEST_LINE), *line_b = slc_read_string(&b, &arena, LONGEST_LINE);
+    struct said of_a = read_said(&a, &arena), of_b = read_said(&b, &arena);
     uint64_t na = slc_read_u64(&a), nb = slc_read_u64(&b), position = 0;
-    bool headed = strcmp(line_a, line_b) != 0;
+    bool headed = strcmp(of_a.line, of_b.line) != 0;
     for (; !headed && position < na && position < nb && !a.failed && !b.failed; position++) {
-        line_a = slc_read_string(&a, &arena, LONGEST_LINE);
-        line_b = slc_read_string(&b, &arena, LONGEST_LINE);
-        if (strcmp(line_a, line_b) != 0)
+        of_a = read_said(&a, &arena);
+        of_b = read_said(&b, &arena);
+        if (strcmp(of_a.line, of_b.line) != 0)
             break;
     }
     bool ended = !headed && (position == na || position == nb);
     if (ended) {
-        line_a = position < na ? slc_read_string(&a, &arena, LONGEST_LINE) : "(none)";
-        line_b = position < nb ? slc_read_string(&b, &arena, LONGEST_LINE) : "(none)";
+        of_a = position < na ? read_said(&a, &arena) : NONE;
+        of_b = position < nb ? read_said(&b, &arena) : NONE;
     }
     if (ended && na == nb) {
         slc_line_add(line, "ranks %d and %d give the same %llu %ss but not the same digest; one of them spells out what the other leaves "
-                     "out, or has other meshes beside", first, second, (unsigned long long)na, what);
+                     "out, or has other meshes beside", (int)first, (int)second, (unsigned long long)na, what);
     } else {
-        slc_line_add(line, "ranks %d and %d differ", first, second);
+        slc_line_add(line, "ranks %d and %d differ", (int)first, (int)second);
         if (!headed)
             slc_line_add(line, ", first at %s %llu", what, (unsigned long long)position);
-        slc_line_add(line, ": rank %d has ", first);
-        slc_line_add_cut(line, line_a, strlen(line_a), longest);
-        slc_line_add(line, ", rank %d has ", second);
-        slc_line_add_cut(line, line_b, strlen(line_b), longest);
+        slc_line_add(line, ": ");
+        add_said(line, first, of_a, longest);
+        slc_line_add(line, ", ");
+        add_said(line, second, of_b, longest);
         if (!headed)
             slc_line_add(line, " (%llu and %llu in all)", (unsigned long long)na, (unsigned long long)nb);
     }
     slc_arena_clear(&arena);
 }
 
-/* Second round: heading, u64 count, then that many strings, from each kind's speaker; nothing from the rest. */
+/* Second round: heading, u64 count, then that many lines, each with its note, from each kind's speaker; nothing from the rest. */
 static sluice_status judge_lines(void *context, const slc_word *word, int32_t count, slc_buffer *answer, sluice_error *error)
 {
     const struct difference *difference = context;
@@ -198,11 +221,15 @@ static sluice_status name_difference(slc_group *group, struct difference *differ
     slc_buffer lines = { 0 };
     if (is_speaker(group->rank, answer)) {
         slc_buffer_string(&lines, list->heading);
+        slc_buffer_string(&lines, "");
         slc_buffer_u64(&lines, list->count);
-        char line[LONGEST_LINE];
+        char line[LONGEST_LINE], note[LONGEST_LINE] = "";
         for (size_t i = 0; i < list->count; i++) {
             list->line(list->context, i, line, sizeof line);
+            if (list->note != NULL)
+                list->note(list->context, i, note, sizeof note);
             slc_buffer_string(&lines, line);
+            slc_buffer_string(&lines, note);
         }
     }
     sluice_error failed = SLUICE_ERROR_INIT;

@@ -12,6 +12,8 @@
  */
 #include "engine/engine.h"
 
+#include "control/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -91,6 +93,15 @@ static void destination_line(const void *context, size_t index, char *text, size
         slc_plan_destination_text(context, index, text + used, size - (size_t)used);
 }
 
+/* Why it is not in place: rules may stand in other files on other workers, so that this is not compared. */
+static void destination_note(const void *context, size_t index, char *text, size_t size)
+{
+    const slc_param *param = slc_plan_at(context, index);
+    slc_line line = slc_line_in(text, size);
+    if (param->mode == SLC_MODE_FULL || param->mode == SLC_MODE_SKIP)
+        slc_line_add(&line, "%s", param->reason);
+}
+
 /* A trainer takes over what the workers agreed on. */
 static sluice_status receive_destinations(slc_build *build, const slc_buffer *agreed, sluice_error *error)
 {
@@ -116,6 +127,7 @@ static sluice_status agree_on_destination(slc_stages *stages, sluice_error *erro
     /* Only rank T's own bytes travel on; the others' digests say that theirs are the same. */
     bool publishes = gives && stages->engine->options.rank == session->info.trainers;
     slc_list list = { .what = "parameter", .count = gives ? slc_plan_count(build->plan) : SIZE_MAX, .line = destination_line,
+                      .note = destination_note,
                       .context = build->plan, .extra = publishes ? destinations.data : NULL,
                       .extra_length = publishes ? destinations.length : 0,
                       .readers = session->info.trainers };

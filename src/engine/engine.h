@@ -225,6 +225,7 @@ typedef struct slc_list {
     const char *heading; /* what must be equal beside the lines, as a text of under 1024 bytes; NULL for none */
     size_t count;
     void (*line)(const void *context, size_t index, char *text, size_t size);
+    void (*note)(const void *context, size_t index, char *text, size_t size); /* what is told with a line, and not compared; NULL for nothing */
     const void *context;
     const void *extra;
     size_t extra_length;
