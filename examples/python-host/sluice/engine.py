@@ -15,14 +15,14 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_int64, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int64, c_uint64, c_void_p, sizeof
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from . import bindings
 from .bindings import Options, sluice_error, sluice_state, sluice_status, sluice_tensor
 from .interrupts import holding, letting
 from .memory import Memory
-from .texts import c_names, option, text, told
+from .texts import c_names, fits, option, text, told
 
 T = TypeVar("T")
 State = sluice_state
@@ -53,7 +53,10 @@ def library() -> ctypes.CDLL:
         raise ImportError(f"sluice: {error}; install libsluice, or name its file in SLUICE_LIBRARY") from error
 
 
-def check(call: Callable[..., int], *arguments: Any) -> None:
+def check(call: Any, *arguments: Any) -> None:
+    for kind, value in zip(call.argtypes, arguments):
+        if isinstance(value, int) or kind is c_bool:
+            fits(kind, value)
     error = bindings.new_sluice_error()
     if call(*arguments, byref(error)) != Status.OK:
         raise SluiceError(error)
@@ -217,14 +220,13 @@ class Engine(Generic[T]):
         host.cancel = weakref.WeakMethod(self.cancel)
         self._open: _Handle | None = None
         given = bindings.new_sluice_options()
-        given.rank = rank
-        for name, value in options.items():
-            if name not in Options.__annotations__:
+        for name, value in {"rank": rank, **options}.items():
+            if name != "rank" and name not in Options.__annotations__:
                 raise TypeError(f"sluice_options has no field {name!r}")
             try:
                 setattr(given, name, option(name, value))
-            except TypeError as wrong:
-                raise TypeError(f"option {name}: {wrong}") from None
+            except (TypeError, ValueError) as wrong:
+                raise type(wrong)(f"option {name}: {wrong}") from None
         for name, function in (
             ("log", host.write_log),
             ("progress", progress and host.progress(progress)),

@@ -1,4 +1,5 @@
-"""Texts, names and options as C takes them. What C would misread is refused here: ctypes takes a number for an address."""
+"""Texts, names, numbers and options as C takes them. What C would misread is refused here: ctypes takes a number for an address, its
+last bits for the whole of it, and any word for a truth."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ import ctypes
 import functools
 import os
 from collections.abc import Sequence
-from ctypes import c_char_p
+from ctypes import c_bool, c_char_p
 from typing import Any
 
 from . import bindings
 
-_TEXTS = {field[0] for field in bindings.sluice_options._fields_ if field[1] is c_char_p}  # a number there would be an address
+_KINDS: dict[str, Any] = {field[0]: field[1] for field in bindings.sluice_options._fields_}
 
 
 def text(value: str | os.PathLike[str] | None) -> bytes | None:
@@ -45,5 +46,19 @@ def _c_names(names: tuple[str, ...]) -> ctypes.Array[c_char_p]:
 def option(name: str, value: Any) -> Any:
     """The value of a field of sluice_options as C takes it."""
     if name == "timeouts":
+        for phase in value:
+            if phase not in bindings.Timeouts.__annotations__:
+                raise TypeError(f"sluice_timeouts has no field {phase!r}")
         return bindings.sluice_timeouts(**value)
-    return text(value) if name in _TEXTS else value
+    if _KINDS[name] is c_char_p:
+        return text(value)
+    fits(_KINDS[name], value)
+    return value
+
+
+def fits(kind: Any, value: Any) -> None:
+    """Raises where C would be given another number, or a truth that nobody said."""
+    if kind is c_bool and not isinstance(value, bool):
+        raise TypeError(f"True or False is wanted, not {value!r}")
+    if isinstance(value, int) and (kind(value).value or 0) != value:
+        raise ValueError(f"{value} does not fit {kind.__name__}")

@@ -60,6 +60,8 @@ class Server(ThreadingHTTPServer):
         self._strangers: dict[socket.socket, socket.socket] = {}  # who has not shown the token, the oldest first
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        if not 0 <= port <= 65535:  # getaddrinfo would take 70000 for 4464
+            raise ValueError(f"port ({port}) must be 0 to 65535")
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family, address = found[0], found[4]
         if not (tls or insecure or is_loopback(str(address[0]))):

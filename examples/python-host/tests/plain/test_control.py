@@ -407,6 +407,8 @@ def test_off_the_loopback_interface_tls_is_wanted(host: Host, token_file: Path) 
     with pytest.raises(ValueError, match=r"^0.0.0.0 is not on the loopback interface: tls must be given, or insecure set to True$"):
         Server(Control(host, token_file), "0.0.0.0")
     Server(Control(host, token_file), "0.0.0.0", insecure=True).server_close()
+    with pytest.raises(ValueError, match=r"^port \(70000\) must be 0 to 65535$"):
+        Server(Control(host, token_file), port=70000)
     clear = "^http://serve-0:80 would carry the token in the clear: it must be https, or insecure set to True$"
     with pytest.raises(ValueError, match=clear):
         Client("http://serve-0:80", token_file)

@@ -417,6 +417,18 @@ def test_what_c_could_not_be_told_is_refused() -> None:
             Engine(0, timeout=3)  # type: ignore[call-arg]
         with pytest.raises(TypeError, match="option rules: a text or a path is wanted, not 3"):
             Engine(0, rules=3)  # type: ignore[arg-type]
+        for wrong, said in (
+            ({"staging_slots": 2**32 + 2}, "option staging_slots: 4294967298 does not fit c_u"),
+            ({"key_fd": 2**32}, "option key_fd: 4294967296 does not fit c_int"),
+            ({"insecure_control": "no"}, "option insecure_control: True or False is wanted, not 'no'"),
+            ({"timeouts": {"conect": 1}}, "option timeouts: sluice_timeouts has no field 'conect'"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=said):
+                Engine(0, **wrong)
+        with pytest.raises(ValueError, match="option rank: 4294967297 does not fit c_int"):
+            Engine(2**32 + 1)
+        with pytest.raises(ValueError, match="18446744073709551617 does not fit c_u"):
+            engine.replay(2**64 + 1)
         with pytest.raises(TypeError, match="option timeout_s: "):
             Engine(0, timeout_s="3")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="init_info is the sealed JSON text, not dict"):
