@@ -317,6 +317,17 @@ describe("sluice check", function()
       end
    end)
 
+   it("takes no extent or stride of a live tensor that a double would round", function()
+      local list = '[{"name":"a","dtype":"int8","shape":%s}]'
+      for shape, said in pairs {
+         ["[9007199254740993]"] = "shape must be at most 8 whole numbers below 2^53",
+         ['[2],"strides":[9007199254740993]'] = "strides must be one whole number below 2^53 a dim",
+      } do
+         local result = check_of('[{"name":"a","dtype":"int8","shape":[1]}]', list:format(shape))
+         assert.same({ 2, ('sluice: description: live "a": %s\n'):format(said) }, { result.code, result.err })
+      end
+   end)
+
    it("counts what no double can", function()
       local result = check_of('[{"name":"a","dtype":"int64","shape":[9007199254740992]}]', "[]")
       assert.equal("", result.err)

@@ -17,7 +17,7 @@ static bool whole_number(lua_State *L, int index, int64_t low, int64_t high, int
     if (lua_type(L, index) != LUA_TNUMBER)
         return false;
     double number = lua_tonumber(L, index);
-    if (!(number >= (double)low && number <= (double)high && number <= 9007199254740992.0))
+    if (!(number >= (double)low && number <= (double)high && number < 9007199254740992.0)) /* which 2^53 + 1 is read as */
         return false;
     *out = (int64_t)number;
     return (double)*out == number;
@@ -85,7 +85,7 @@ static bool read_list(lua_State *L, int index, const char *key, int count, int64
     bool good = lua_istable(L, -1) ? lua_objlen(L, -1) == (size_t)count : lua_isnil(L, -1) && count == 0;
     for (int i = 0; good && i < count; i++) {
         lua_rawgeti(L, -1, i + 1);
-        good = whole_number(L, -1, low, INT64_C(1) << 53, &out[i]);
+        good = whole_number(L, -1, low, INT64_MAX, &out[i]);
         lua_pop(L, 1);
     }
     lua_pop(L, 1);
@@ -101,7 +101,7 @@ static sluice_status read_shape(lua_State *L, int index, const char *what, const
     *ndim = (int)count;
     *elements = 1;
     if (count > SLC_JOB_DIMS || !read_list(L, index, "shape", *ndim, 0, shape))
-        return slc_fail(error, SLUICE_INVALID, STAGE, "%s \"%s\": shape must be at most %d sizes", what, name, SLC_JOB_DIMS);
+        return slc_fail(error, SLUICE_INVALID, STAGE, "%s \"%s\": shape must be at most %d whole numbers below 2^53", what, name, SLC_JOB_DIMS);
     for (int i = 0; i < *ndim; i++)
         if (!slc_multiply(*elements, shape[i], elements) || *elements > INT64_C(1) << 58)
             return slc_fail(error, SLUICE_INVALID, STAGE, "%s \"%s\": its shape has too many elements", what, name);
@@ -320,7 +320,7 @@ static sluice_status read_strides(lua_State *L, int index, slc_served *served, s
     lua_pop(L, 1);
     if (!served->strided || read_list(L, index, "strides", served->ndim, 0, served->stride))
         return SLUICE_OK;
-    return slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": strides must be one whole number a dim", served->name);
+    return slc_fail(error, SLUICE_INVALID, STAGE, "live \"%s\": strides must be one whole number below 2^53 a dim", served->name);
 }
 
 static sluice_status read_live(lua_State *L, int index, slc_job *job, sluice_error *error)
