@@ -72,13 +72,13 @@ describe("attaching to ranks that run", function()
          return said_so_far[#said_so_far] ~= ""
       end
       local asked, batch = 0, tonumber(ask(at, { "engine.batch" }).out)
-      assert.is_true(program.until_true(60, function()
+      assert.is_true(program.until_true(240, function()
          local answer = ask(at, { "engine.batch" })
          assert.equal(0, answer.code, answer.err)
          asked = asked + 1
          assert.is_true(asked > 50 or go_on())
          return tonumber(answer.out) > batch and read(folder .. "/out"):find("\ntrue\ntrue\ntrue\n$")
-      end))
+      end), read(folder .. "/out") .. read(folder .. "/err"))
       while go_on() do end
       unistd.close(progress)
       local result = run:finish()
