@@ -14,7 +14,7 @@ local with = require "spec.support.with"
 local world = require "spec.support.world"
 
 local C = inside.declare("sluice.h")
-local BEAT = os.getenv("SLUICE_SANITIZER") and 0.4 or 0.1 -- a sanitized rank is slow, and is to live for three beats without a word
+local BEAT = os.getenv("SLUICE_SANITIZER") and 0.4 or 0.2 -- a sanitized rank is slow, and is to live for three beats without a word
 local KEY = ("a key of this deployment "):rep(3)
 local UNIQUE_ID = ("U"):rep(127) .. "A" -- 128 bytes; in base64 VVVV...
 local UNIQUE_ID_BASE64 = ("VVVV"):rep(42) .. "VUE="
